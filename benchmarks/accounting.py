@@ -1,8 +1,9 @@
-"""Accounting times beside dp-accounting's own, in one run: `python benchmarks/accounting.py [--all]`.
+"""Times of heldin's accounting compared with dp-accounting's, in one run: `python benchmarks/accounting.py [--all]`.
 
-Three questions: one step of a mixture of Gaussians on the same grid (h = 1e-3), an epsilon at T = 2000 from cold and
-warm, and a calibration. Without the interpreter's start and the imports. One thread: set OMP_NUM_THREADS=1.
-`--small-delta` measures how far epsilon at the smallest delta is above the exact value, over 60 mechanisms.
+Three measurements: one step of a mixture of Gaussians on the same grid (h = 1e-3), an epsilon at T = 2000 with a cold
+and a warm cache, and a calibration. Times exclude the interpreter's start and imports. One thread: set
+OMP_NUM_THREADS=1. `--small-delta` measures how far epsilon at the smallest delta is above the exact value, over 60
+mechanisms.
 """
 
 import argparse
@@ -85,7 +86,8 @@ def epsilons() -> None:
 
 
 def whole() -> None:
-    """Epsilon from cold beside dp-accounting's accountant on two grids (docs/decisions/0049); about five minutes."""
+    """Compare epsilon, with a cold cache, with dp-accounting's on two grids (docs/decisions/0049). Takes five
+    minutes."""
     print(f"{'sigma':>6} {'rate':>8} {'G':>3} {'T':>6} {'ours':>10} {'s':>6}  h: theirs, ratio of times")
     for sigma, rate, group, steps, delta in WHOLE:
         event = PoissonGaussian(sigma, rate, group)
@@ -116,7 +118,7 @@ def calibrations(*, everything: bool) -> None:
 
 
 def small_deltas(delta: float) -> None:
-    """epsilon over the exact contour integral's at the smallest delta; takes five minutes."""
+    """Print epsilon at the smallest delta divided by the exact contour integral's. Takes five minutes."""
     print(f"epsilon at delta {delta:g} above the exact value (remove direction); - where the contour needs too long")
     print(f"{'s':>5} {'G':>3} {'q':>7} {'T':>7} {'epsilon':>13} {'seconds':>8} {'above':>9}")
     worst = 0.0

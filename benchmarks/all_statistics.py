@@ -1,10 +1,11 @@
-"""All statistics from one pass of each model, against the five that run by default, in one process.
+"""The time of all statistics, from one pass of each model, compared with the five default statistics, in one process.
 
     .venv/bin/python benchmarks/all_statistics.py [HOW_MANY [TEXTS.jsonl.gz]]
 
-Both are a stage of scoring with an empty cache: target (with moments over the vocabulary) and reference over every
-text, then the statistics. All of them ask besides for ranks and token ids. The two take turns on parts of the texts, in
-either order, in one thread and processor time; the quartiles of the ratios are printed.
+Each measurement is a scoring stage with an empty cache: target (with moments over the vocabulary) and reference over
+every text, then the statistics. The stage for all statistics also computes ranks and token ids. The two stages
+alternate on parts of the texts, in either order, with one thread, measured in processor time. The benchmark prints the
+quartiles of the ratios.
 """
 
 import statistics

@@ -1,14 +1,15 @@
-"""Which attack leads: every statistic beside the present default, over sets of coins, on fresh and training documents.
+"""Which attack should be primary: every statistic compared with the default, over sets of coins.
 
     python benchmarks/attack_evidence.py FOLDER [--corpora plays built-in enron] [--coins 0 1 2 3 4 5 6 7]
     python benchmarks/attack_evidence.py FOLDER --table
 
-The rule, fixed before any result: a statistic becomes the default primary attack if, on each of the three corpora and
-on both kinds of documents, its AUROC less that of the default is above 0 in the mean over eight sets of coins, and the
-lower one-sided 95 % limit of that mean (Student's t over the sets) is above -0.01. Otherwise the present one stays.
+The rule was fixed before any result. A statistic becomes the default primary attack if two conditions hold on each of
+the three corpora and for both kinds of documents. First, its AUROC minus the default's is above 0 in the mean over
+eight sets of coins. Second, the lower one-sided 95 % limit of this mean (Student's t over the sets) is above -0.01.
+Otherwise the present default stays.
 
-Each set is a training of its own with fresh coins (`configs/evidence`), on the same users and the same base model. What
-is done is kept, one file a set, and not done again. One set takes a minute or two on one core.
+Each set is a separate training with fresh coins (`configs/evidence`), on the same users and base model. Finished sets
+are stored, one file per set, and not repeated. One set takes a minute or two on one core.
 """
 
 import argparse
@@ -53,7 +54,7 @@ LOW_FPR = 0.05
 
 @dataclass(frozen=True)
 class Gain:
-    """A statistic's AUROC less the default's over sets of coins: mean, and its lower one-sided 95 % limit."""
+    """A statistic's AUROC minus the default's over sets of coins: the mean, and its lower one-sided 95 % limit."""
 
     sets: int
     mean: float
@@ -61,12 +62,12 @@ class Gain:
 
     @property
     def passes(self) -> bool:
-        """Whether the rule is met here, with all the sets that it asks for."""
+        """Return whether the gain meets the rule, with as many sets as the rule requires."""
         return self.sets >= SETS and self.mean > 0 and self.lower > LOWEST_LIMIT
 
 
 def gain_of(differences: Sequence[float]) -> Gain:
-    """Mean and limit of paired differences; the limit is minus infinity with fewer than two."""
+    """Return the mean and the limit of paired differences. With fewer than two, the limit is minus infinity."""
     values = np.array(differences)
     if values.size < 2:
         return Gain(values.size, float(values.mean()) if values.size else math.nan, -math.inf)
@@ -75,7 +76,7 @@ def gain_of(differences: Sequence[float]) -> Gain:
 
 
 def measure(corpus: str, coins: int, folder: Path) -> dict[str, object]:
-    """Train once with coins of its own and score every statistic on both kinds of documents."""
+    """Train once with fresh coins, and score every statistic on both kinds of documents."""
     config, out = load_config(CONFIGS / f"{corpus}.yaml"), folder / "runs" / f"{corpus}-{coins}"
     quiet = LineReporter(lambda line: print(line, flush=True))
     take_folder(config, out)
@@ -103,13 +104,14 @@ def measure(corpus: str, coins: int, folder: Path) -> dict[str, object]:
 
 
 def gains(results: Sequence[Mapping[str, object]], corpus: str, which: str, name: str) -> Gain:
-    """The statistic against the default on one corpus and one kind of documents."""
+    """Return the statistic's gain over the default on one corpus and one kind of documents."""
     rows = [its[which] for its in results if its["corpus"] == corpus]
     return gain_of([row[name]["auroc"] - row[DEFAULT]["auroc"] for row in rows])  # type: ignore[index]
 
 
 def table(results: Sequence[Mapping[str, object]]) -> str:
-    """A Markdown table by corpus and statistic, fresh documents beside those of training, and what the rule says."""
+    """Return a Markdown table by corpus and statistic, with fresh and training documents, and the result of the
+    rule."""
     of_each = "AUROC | less the default (lower limit) | TPR at 5 % FPR"
     lines = [f"| corpus | statistic | sets | {' | '.join(f'{which}: {of_each}' for which in DOCUMENTS)} |"]
     lines.append("|---" * (3 + 3 * len(DOCUMENTS)) + "|")
@@ -135,7 +137,7 @@ def _cells(rows: Sequence[Mapping[str, object]], corpus: str, which: str, name: 
 
 
 def main() -> None:
-    """Measure what is asked and not yet there, then print the table of all there is."""
+    """Measure the requested sets that are not stored yet. Then print the table of all stored sets."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path)
     parser.add_argument("--corpora", nargs="+", default=CORPORA, choices=CORPORA)

@@ -1,6 +1,7 @@
 """Times of every bound on 10,000 scores: `python benchmarks/bounds.py`. One thread: set OMP_NUM_THREADS=1.
 
-Goals: every bound under 2 s, the f-DP one-run recursion for m = 10,000 under 1 s. Nothing is cached between rows.
+Goals: every bound takes less than 2 s, and the f-DP one-run recursion for m = 10,000 less than 1 s. No row uses another
+row's cache.
 """
 
 import time

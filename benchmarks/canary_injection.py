@@ -1,9 +1,9 @@
-"""Algorithm 1 on every record of a corpus: substrings sampled, inserted and written to disk.
+"""Algorithm 1 on every record of a corpus: sample substrings, insert them and write the records to disk.
 
     .venv/bin/python benchmarks/canary_injection.py [RECORDS]
 
-Every user of a store of RECORDS (a million) short records becomes a canary user, the most that injection can be asked
-for; the time to read the store is in it, the time to build it is not.
+Every user of a store with RECORDS (a million) short records becomes a canary user, which is the maximum for injection.
+The time includes reading the store, but not building it.
 """
 
 import resource
@@ -29,7 +29,7 @@ LENGTH = 10
 
 
 class ShortRecords(Source):
-    """So many records of about twenty common words, a hundred of each user."""
+    """Records of about twenty common words, with a hundred records per user."""
 
     def __init__(self, records: int) -> None:
         generator = np.random.default_rng(0)

@@ -1,8 +1,9 @@
-"""What masks and pairs cost, all taking turns in one run.
+"""The cost of masks and pairs; all measurements alternate in one run.
 
-A user-level step on chats of which answers count is held against the same tokens of which all do; a step of direct
-preference optimisation against supervised fine-tuning on the same tokens, the reference's passes included as they are
-over three epochs; and the scoring of answers against bare forward passes over the same conversations.
+Three comparisons are made. The first is a user-level step on chats in which only answers count, against the same tokens
+if all count. The second is a step of direct preference optimisation against supervised fine-tuning on the same tokens;
+it includes the reference's passes, spread over three epochs. The third is the scoring of answers against bare forward
+passes over the same conversations.
 
     .venv/bin/python benchmarks/chats.py
 """
@@ -75,7 +76,7 @@ def main() -> None:
 
 
 def _pairs_and_singles(tokenizer: PreTrainedTokenizerBase, template: ChatTemplate) -> list[tuple[list[str], Any]]:
-    """Users and records of preference pairs, and of their answers as records of their own."""
+    """Return users and records of preference pairs, and records in which each answer is separate."""
     rows = list(made_up_rows(SyntheticCorpus(USERS, 12, 10), MadeUpRows.PAIRS))
     documents = []
     for row in rows:

@@ -1,10 +1,10 @@
 """The power of the positive control of planted audits against three filters, by simulation, next to real trainings.
 
-``trainings`` trains a tiny model on made-up users and canary users, honestly and with each filter, at several learning
-rates. It prints what is left of a canary user's effect: the ratio of the effects of a canary user and of a real row,
-each in standard deviations of a gain. ``planting.positive_control.LEFT`` has the largest.
+``trainings`` trains a tiny model on made-up users and canary users, both honestly and with each filter, at several
+learning rates. It prints the effect of a canary user divided by the effect of a real row, each in standard deviations
+of a gain. ``planting.positive_control.LEFT`` has the largest of these ratios.
 
-``table`` simulates audits with such effects, and prints the table of docs/planted-audits.md.
+``table`` simulates audits with such effects, and prints the table in docs/planted-audits.md.
 
 PYTHONPATH=. python benchmarks/control_power.py trainings EXAMPLE [--repeats 5]   # EXAMPLE: as for positive_control.py
 PYTHONPATH=. python benchmarks/control_power.py table
@@ -58,19 +58,19 @@ def main() -> None:
 def one(
     base: LanguageModel, users: list[list[str]], kind: Filter | None, rate: float, seed: int
 ) -> tuple[float, float]:
-    """Return the AUROC of real rows and of canary users after a training with a filter."""
+    """Return the AUROC of real rows and the AUROC of canary users after a training with a filter."""
     setting = draw(base, users, "unseen_token", seed)
     facts = control_of(base, train(base, setting, kind, rate, seed), setting)
     return facts.rows_auroc or 0.5, facts.canary_auroc or 0.5
 
 
 def left_of(rows: float, canaries: float) -> float:
-    """Return the effect of a canary user in terms of that of a real row, both in standard deviations of a gain."""
+    """Return the effect of a canary user divided by that of a real row, each in standard deviations of a gain."""
     return float(special.ndtri(canaries) / special.ndtri(rows))
 
 
 def train(base: LanguageModel, setting: Setting, kind: Filter | None, rate: float, seed: int) -> LanguageModel:
-    """Train a copy on plain batches, with a filter."""
+    """Train a copy of the model on plain batches, with a filter."""
     torch.manual_seed(seed)
     model = copy.deepcopy(base.model).train()
     dice = np.random.default_rng(10_000 + seed)
@@ -110,7 +110,7 @@ def loss_of(model: torch.nn.Module, rows: list[tuple[list[int], bool]], kind: Fi
 
 
 def table() -> str:
-    """Return the share of simulated audits in which the control notices each filter, as Markdown."""
+    """Return, as Markdown, the share of simulated audits in which the control notices each filter."""
     dice = np.random.default_rng(0)
     lines = [
         "| filter | canary users |" + "".join(f" {area:g} |" for area in AUROCS) + "\n",
@@ -126,12 +126,12 @@ def table() -> str:
 def share_noticed(
     area: float, left: float, canaries: int, dice: np.random.Generator, *, rows: int = ROWS, rounds: int = ROUNDS
 ) -> float:
-    """Return the share of simulated audits in which the control contradicts.
+    """Return the share of simulated audits in which the control contradicts the condition.
 
     Args:
         area: AUROC of real rows.
-        left: effect of a canary user in terms of that of a real row.
-        canaries: number of canary users, each held in by a coin.
+        left: effect of a canary user divided by that of a real row.
+        canaries: number of canary users; a coin decides whether each is a member.
     """
     effect, noticed = np.sqrt(2) * float(special.ndtri(area)), 0
     for _ in range(rounds):

@@ -1,7 +1,7 @@
-"""Building a store of many short records: peak memory, cost per record, opening and sampling it.
+"""Build a store of many short records, open it and sample from it: peak memory and cost per record.
 
-`python benchmarks/corpus_build.py --records 1000000 10000000`. Every size is a process of its own; records come from a
-generated JSON-lines file, so that reading and checking them counts.
+`python benchmarks/corpus_build.py --records 1000000 10000000`. Each size runs in its own process. Records come from a
+generated JSON-lines file, so reading and checking are included.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""Near-duplicate removal of many short records, within and across users: `python benchmarks/deduplication.py`."""
+"""Remove near-duplicates from many short records, within and across users: `python benchmarks/deduplication.py`."""
 
 import argparse
 import json
@@ -18,7 +18,8 @@ WORDS = [f"word{i}" for i in range(20_000)]
 
 
 def measure(records: int, scope: Literal["user", "corpus"], common: int) -> dict[str, float]:
-    """Records of 20 words of their own, every twentieth a copy with a word more, ``common`` words under all of them."""
+    """Measure records of 20 distinct words. Each twentieth is a copy plus one word; ``common`` words end every
+    record."""
     dice = random.Random(0)
     disclaimer = "".join(f" {word}" for word in dice.choices(WORDS, k=common))
     made: list[TrainingRecord] = []
@@ -39,7 +40,7 @@ def measure(records: int, scope: Literal["user", "corpus"], common: int) -> dict
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--records", type=int, default=1_000_000)
-    parser.add_argument("--common", type=int, default=0, help="words that stand under every record")
+    parser.add_argument("--common", type=int, default=0, help="words at the end of every record")
     parser.add_argument("--one")
     chosen = parser.parse_args()
     if chosen.one:

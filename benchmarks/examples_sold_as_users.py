@@ -1,8 +1,9 @@
-"""Example-level DP by Opacus, sold as a promise to users: planted, trained, audited from outside, step by step.
+"""Example-level DP by Opacus, sold as a guarantee for users: planted, trained and audited from outside, step by step.
 
-A tiny GPT-Neo with GPT-2's own vocabulary, pre-trained on news, is fine-tuned on speeches of plays. Canary users of 16
-documents have tokens of their own; others, of another kind and so judged apart, have one document, of which the
-example-level promise speaks. Tested are the epsilon as a user's, and the mechanism as one of examples.
+A tiny GPT-Neo with GPT-2's vocabulary is pre-trained on news and fine-tuned on speeches of plays. Canary users with 16
+documents use tokens that nobody else uses. Canary users of another kind have one document, which the example-level
+guarantee covers, so they are judged separately. The audit tests the epsilon as a claim about users, and the mechanism
+as a claim about examples.
 
 HELDIN_DATA_DIR=DATA PYTHONPATH=. python benchmarks/examples_sold_as_users.py FOLDER [--epsilon 2] [--users 300]
 """
@@ -71,7 +72,7 @@ def _plan(folder: Path, users: int) -> dict[str, object]:
 
 
 def _write_speeches(to: Path, rows: int) -> None:
-    """The first rows of the plays."""
+    """Write the first rows of the plays."""
     with gzip.open(DATA / "engdracor_plays.jsonl.gz", "rt", encoding="utf-8") as file:
         first = [json.loads(line) for line in itertools.islice(file, rows)]
     kept = ({"user": row["user"], "text": row["text"]} for row in first)

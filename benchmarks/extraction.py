@@ -1,12 +1,12 @@
-"""Extraction of texts against scoring them, in one process.
+"""The time of extraction compared with scoring the same texts, in one process.
 
     .venv/bin/python benchmarks/extraction.py [HOW_MANY [TEXTS.jsonl.gz]]
 
-Texts of at least 100 tokens, 50 of which are given and 50 are asked for. Scoring is one pass of the audited model over
-the whole texts, with ranks, as the score cache makes it. Extraction is tokenizing, one window of each text, and its
-probability under the same model at top-k 40; looking for the suffixes in as many texts is timed apart. All take
-turns; the ratios of each round are printed, then their medians. At two sizes of the vocabulary, since the top-k grows
-with it.
+Texts have at least 100 tokens: the model is given 50 and asked for 50. Scoring is one pass of the audited model over
+the whole texts, with ranks, as for the score cache. Extraction consists of tokenizing, one window per text, and the
+window's probability under the same model with top-k 40. The search for the suffixes in as many texts is timed
+separately. All measurements alternate; the benchmark prints the ratios of each round, then their medians. Two
+vocabulary sizes are measured, because top-k takes longer with a larger vocabulary.
 """
 
 import statistics

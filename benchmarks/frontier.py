@@ -1,8 +1,8 @@
-"""Time and peak memory of a clipped step over plain training, for each engine, over cohort and group size.
+"""Time and peak memory of a clipped step, divided by plain training's, for each engine, cohort and group size.
 
-`python benchmarks/frontier.py`. Every cell is a process of its own: memory is the peak of the resident set over what
-the process held before its first step (model, tokens, libraries); time is the median of a few steps after one to warm
-up. The last part fits time = a + b * records, whose remainder shows how linear the cost is.
+`python benchmarks/frontier.py`. Each cell runs in its own process. Memory is the peak resident set minus the memory
+before the first step (model, tokens, libraries). Time is the median of a few steps after one warm-up step. The last
+part fits time = a + b * records; its residual shows how linear the cost is.
 """
 
 import argparse
@@ -20,7 +20,7 @@ ENGINES = ("plain", "auto", "materialise", "ghost", "loop")
 
 
 def measure(engine: str, units: int, records: int, positions: int, hidden: int, rounds: int) -> dict[str, float]:
-    """Seconds and bytes of one step in this process."""
+    """Return the seconds and bytes of one step in this process."""
     import torch
     from uls_step import new_model, new_units, plain_step
 
@@ -52,7 +52,7 @@ def _held() -> int:
 
 
 def in_process(*arguments: object) -> dict[str, float]:
-    """``measure`` in a new process."""
+    """Return the result of ``measure`` in a new process."""
     command = [sys.executable, __file__, "--cell", json.dumps(arguments)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     return dict(json.loads(done.stdout.splitlines()[-1]))

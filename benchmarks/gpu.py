@@ -1,32 +1,33 @@
 """Correctness and speed of private steps on a GPU: `make gpu`, or `PYTHONPATH=src python benchmarks/gpu.py --only 2`.
 
-No network and no weights: models are random. A part has one case or more, `--case 2` runs the third alone. Each case
-appends a line to benchmarks/gpu.jsonl as it ends (device, driver, versions, commit), says pass or fail for each figure
-and how long it took, and renews the table of GPUs in RESULTS.md; the exit code is 1 if a figure or a case fails and 2
-where there is no GPU. Figures of time have beside them the share of the card: 6 N FLOPs a token, without those of
-attention, over the seconds and over what a bf16 matrix product reaches on that card in the same process. Parts 1, 2
-and 8 need torch, transformers, scipy and pydantic and nothing else, except that adapters (part 2) need peft; 3 also
-dp-accounting and Opacus, 4 the client of endpoints, 5 cryptography, 9 accelerate, 6 and 7 all that heldin installs.
+The benchmark needs no network and no weights, because models are random. A part has one or more cases; `--case 2` runs
+the third case only. When a case ends, it appends a line to benchmarks/gpu.jsonl (device, driver, versions, commit),
+prints pass or fail for each figure and the duration, and renews the table of GPUs in RESULTS.md. The exit code is 1 if
+a figure or a case fails, and 2 if there is no GPU. Each time has the share of the card next to it: 6 N FLOPs per token,
+without attention, over the seconds and over the rate of a bf16 matrix product on that card in the same process. Parts
+1, 2 and 8 need only torch, transformers, scipy and pydantic; adapters (part 2) also need peft. Part 3 also needs
+dp-accounting and Opacus, part 4 the client of endpoints, part 5 cryptography, and part 9 accelerate. Parts 6 and 7 need
+everything that heldin installs.
 
-1. Every engine: V = 50,257 tied, 4 layers, with TF32 switched on outside. In float32 within 1e-4 of plain float64
-   backward passes on the CPU; in bfloat16 within 2e-2 of plain backward passes of that precision, and beside it how far
-   both are from float64, which is the passes' own rounding; every contribution at most C (1 + 1e-4).
-2. Steps of random 125M and 1.3B models over users of 16 x 512 and 16 x 1,024 tokens: a plain step (same loss, same
-   attention, same passes), "auto" by the functions and with the noise of training, unit by unit; and, of 16 users at
-   1.3B, adapters of rank 8 over all weights. Medians of steps 5 to
-   10 with Adam; nothing waits within a step but what waits in training. Peak memory, for one case of each shape beside
-   what a rehearsal without numbers said it would be.
-3. Example DP, 32 records of 512 tokens at 125M: over plain training and over Opacus (hooks, ghost clipping).
-4. Scoring 5,000 texts through the score cache, tokenizing included, over bare forward passes, which are given tokens;
-   in float32 and in bfloat16.
-5. Noise and optimizer of a 125M step, and the host's part of a ULS step of 342,477 users with cohorts of 1,024: who is
-   drawn, which records, their passes, the keys of the noise.
-6. Whole runs: a 125M shape pre-trained on Enron's public users (without HELDIN_DATA_DIR on the built-in corpus's),
-   fine-tuned without a defense and under ULS at epsilon 8, in both precisions, and attacked.
-7. With several GPUs: ULS steps at 125M by replicas and in shards over those of one GPU.
-8. A plain and a ULS step at 125M and at 1.3B profiled: the kernels that cost most, seconds and bytes by class, gaps.
-9. Our plain step at 125M and at 1.3B over a plain PyTorch loop and over the Trainer of transformers, each with and
-   without torch.compile.
+1. Every engine with V = 50,257 tied and 4 layers, and TF32 enabled from outside. In float32, the distance to plain
+   float64 backward passes on the CPU is at most 1e-4. In bfloat16, the distance to plain bfloat16 backward passes is at
+   most 2e-2; the distances of both to float64 are printed, which are rounding errors of the passes. Every contribution
+   is at most C (1 + 1e-4).
+2. Steps of random 125M and 1.3B models over users of 16 x 512 and 16 x 1,024 tokens. The ways are a plain step (same
+   loss, attention and passes), "auto" by the functions and with the noise of training, and unit by unit. Adapters of
+   rank 8 over all weights are measured with 16 users at 1.3B. Times are medians of steps 5 to 10 with Adam. A step
+   waits only where training waits. One case per shape also compares the peak memory with a rehearsal's prediction.
+3. Example DP with 32 records of 512 tokens at 125M, over plain training and over Opacus (hooks, ghost clipping).
+4. Scoring of 5,000 texts through the score cache, including tokenizing, over bare forward passes on given tokens; in
+   float32 and in bfloat16.
+5. Noise and optimizer of a 125M step. Also the host's part of a ULS step of 342,477 users with cohorts of 1,024: the
+   drawn users, their records, their passes, and the keys of the noise.
+6. Whole runs of a 125M shape, pre-trained on public users of Enron (of the built-in corpus, without HELDIN_DATA_DIR).
+   They are fine-tuned without a defense and with ULS at epsilon 8, in both precisions, and attacked.
+7. With several GPUs: ULS steps at 125M by replicas and in shards, over steps of one GPU.
+8. Profiles of a plain and a ULS step at 125M and at 1.3B: most expensive kernels, seconds and bytes by class, gaps.
+9. Our plain step at 125M and at 1.3B, over a plain PyTorch loop and over transformers' Trainer, each with and without
+   torch.compile.
 """
 
 import argparse
@@ -133,12 +134,12 @@ PROFILED = 8  # each case in a process of its own
 
 
 class TooLong(Exception):
-    """A case that ran past its limit."""
+    """A case ran longer than its limit."""
 
 
 @contextlib.contextmanager
 def limited(seconds: float) -> Iterator[None]:
-    """Raise TooLong in this block after so many seconds, as soon as Python has its turn."""
+    """Raise TooLong in this block after ``seconds`` seconds, as soon as Python executes the next instruction."""
 
     def stop(*_: object) -> None:
         raise TooLong(f"over {seconds:g} s")
@@ -153,7 +154,7 @@ def limited(seconds: float) -> Iterator[None]:
 
 
 def attempted(part: Part, device: torch.device, seconds: float = SECONDS) -> Measured:
-    """Return what a case measured. A case that ends in an error is reported and fails, and the next cases run."""
+    """Return the measurements of a case. If the case ends in an error, report it as failed, so other cases run."""
     try:
         with limited(seconds):
             return part(device)
@@ -171,7 +172,7 @@ def attempted(part: Part, device: torch.device, seconds: float = SECONDS) -> Mea
 
 
 def cases_of(number: int) -> Sequence[Part]:
-    """Return the cases of a part; of a part that cannot be imported one, which says so when it is run."""
+    """Return the cases of a part. If a part cannot be imported, return one case that says so when it runs."""
     try:
         return PARTS[number]()
     except Exception as error:
@@ -184,7 +185,7 @@ def cases_of(number: int) -> Sequence[Part]:
 
 
 def provenance(device: torch.device) -> dict[str, Any]:
-    """On what and with what a part was measured."""
+    """Return the device and the versions with which a part was measured."""
     here = Path(__file__).resolve().parent
 
     def said(*command: str) -> str | None:
@@ -206,7 +207,7 @@ def provenance(device: torch.device) -> dict[str, Any]:
 
 
 def measure(number: int, case: int, part: Part, device: torch.device, limit: float) -> int:
-    """Measure a case, print and append what it measured, renew the table; return how many figures fail."""
+    """Measure a case, print and append its measurements, and renew the table. Return the number of failed figures."""
     began = time.monotonic()
     figures, details = attempted(part, device, limit)
     seconds = round(time.monotonic() - began, 1)
@@ -223,7 +224,7 @@ def measure(number: int, case: int, part: Part, device: torch.device, limit: flo
 
 
 def peak_or_none(device: torch.device) -> float | None:
-    """Return the peak of the card in FLOPs a second; None where an error of CUDA left it unusable."""
+    """Return the peak of the card in FLOPs per second; None if a CUDA error made the card unusable."""
     try:
         return peak(device)
     except Exception:

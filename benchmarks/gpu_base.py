@@ -1,4 +1,4 @@
-"""What the parts of the GPU benchmark share: random models and users, figures with their limits, and a clock."""
+"""Code that the parts of the GPU benchmark share: random models and users, figures with their limits, and a clock."""
 
 import contextlib
 import functools
@@ -20,7 +20,7 @@ from heldin.models.devices import is_out_of_memory
 
 @dataclass(frozen=True)
 class Shape:
-    """A GPT-Neo: layers, width and heads, vocabulary and context."""
+    """A shape of GPT-Neo: layers, width, heads, vocabulary and context."""
 
     layers: int
     hidden: int
@@ -35,12 +35,12 @@ class Shape:
 
     @property
     def weights(self) -> int:
-        """Weights that take part in products: all of the model but the table of positions."""
+        """Return the number of weights that take part in products: all weights except the table of positions."""
         of_layer = self.hidden * (12 * self.hidden + 10)
         return self.layers * of_layer + self.vocabulary * self.hidden + 2 * self.hidden
 
     def default_model(self, device: torch.device) -> GPTNeoForCausalLM:
-        """Return the model as transformers makes it, with the attention of transformers."""
+        """Return the model as transformers makes it, with transformers' own attention."""
         torch.manual_seed(0)
         kinds = (["global", "local"] * self.layers)[: self.layers]
         config = GPTNeoConfig(
@@ -66,7 +66,7 @@ SHAPES = {"125M": Shape(12, 768, 12), "1.3B": Shape(24, 2048, 16)}
 
 @dataclass(frozen=True)
 class Figure:
-    """A measured figure and the most that it may be; no limit: only told."""
+    """A measured figure and its upper limit. Without a limit, the figure is only reported."""
 
     what: str
     value: float
@@ -82,10 +82,10 @@ class Figure:
 
 
 def share_of_card(shape: Shape, tokens: int, seconds: float, device: torch.device, passes: int = 3) -> float:
-    """Return the share of the card's measured bf16 peak that a step uses: 2 N FLOPs per token and pass, no attention's.
+    """Return the share of the card's measured bf16 peak that a step uses: 2 N FLOPs per token and pass, no attention.
 
     Args:
-        tokens: predicted tokens.
+        tokens: number of predicted tokens.
         passes: 3 for a forward and a backward pass, 1 for a forward pass.
     """
     return 2 * passes * shape.weights * tokens / seconds / peak(device)
@@ -93,7 +93,7 @@ def share_of_card(shape: Shape, tokens: int, seconds: float, device: torch.devic
 
 @functools.cache
 def peak(device: torch.device) -> float:
-    """Return the FLOPs a second of the fastest of five runs of bf16 matrix products of 8,192 x 8,192."""
+    """Return the FLOPs per second of the fastest of five bf16 matrix products of 8,192 x 8,192."""
     size, products = (8192, 10) if device.type == "cuda" else (256, 2)
     left, right = (torch.randn(size, size, device=device).to(torch.bfloat16) for _ in range(2))
     out, clock = torch.empty_like(left), Clock(device)
@@ -120,7 +120,7 @@ def arithmetic(precision: str, device: torch.device) -> contextlib.AbstractConte
 
 @contextlib.contextmanager
 def tf32() -> Iterator[None]:
-    """TF32 as containers switch it on; what is measured afterwards has it as it was."""
+    """Enable TF32 in this block, as containers do, and restore the setting afterwards."""
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("high")
     try:
@@ -142,7 +142,7 @@ def recovering(name: str, taken: dict[str, dict[str, Any]]) -> Iterator[None]:
 
 
 def give_back() -> None:
-    """Give back what a GPU holds of objects that are gone."""
+    """Free the GPU memory of objects that no longer exist."""
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
@@ -151,7 +151,7 @@ def give_back() -> None:
 def median_step(
     step: Callable[[int], object], model: torch.nn.Module, device: torch.device, steps: int, *, keep: bool = False
 ) -> float:
-    """Seconds of a step with its optimizer's, the median from the second on; ``keep``: gradients stay as they are."""
+    """Return the seconds of a step with its optimizer: the median from the second step on. ``keep`` keeps gradients."""
     optimizer = torch.optim.Adam(model.parameters(), 1e-6, fused=True if device.type == "cuda" else None)
     clock = Clock(device)
     seconds = []
@@ -166,7 +166,7 @@ def median_step(
 
 
 class Clock:
-    """Seconds, once everything that the device was asked for is done."""
+    """Measures seconds. Waits until the device has finished all its work."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -178,7 +178,7 @@ class Clock:
 
 
 class Marks:
-    """Seconds between marks in what a device was given, by its own clock: nothing waits between them."""
+    """Seconds between marks in a device's queue, by the device's clock, so the host never waits between marks."""
 
     def __init__(self, device: torch.device) -> None:
         self._on_gpu = device.type == "cuda"
@@ -193,6 +193,6 @@ class Marks:
             self._marks.append(time.perf_counter())
 
     def spans(self) -> list[float]:
-        """Once all of it is done, after a ``Clock`` was asked."""
+        """Return the seconds between the marks. Call it after a ``Clock`` has waited for the device."""
         pairs = list(itertools.pairwise(self._marks))
         return [one.elapsed_time(other) / 1000 if self._on_gpu else other - one for one, other in pairs]

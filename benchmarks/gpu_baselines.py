@@ -1,10 +1,10 @@
-"""Part 9 of the GPU benchmark: our plain step beside what others would run, on the same tokens in the same process.
+"""Part 9 of the GPU benchmark: our plain step compared with alternatives, on the same tokens in the same process.
 
-The loops train a GPT of the same sizes in plain PyTorch as a good engineer would write it: causal attention of SDPA,
-fused GELU and AdamW, cross entropy in chunks of tokens whose gradient is taken at once, so that the logits of all
-tokens never exist. All of its layers look at all tokens before theirs, which costs more than GPT-Neo's windows. The
-weights are float32 under autocast, or bfloat16 with float32 masters that the optimizer keeps. Compiled are each
-block and the chunk of the loss. The Trainer is that of transformers with its defaults, its GPT-Neo and bf16.
+The loops train a GPT of the same size in plain PyTorch, as a good engineer would write it: causal SDPA attention, fused
+GELU and AdamW. The cross entropy is computed in chunks of tokens whose gradient is computed at once, so the logits of
+all tokens never exist together. Every layer attends to all earlier tokens, which costs more than GPT-Neo's windows. The
+weights are float32 under autocast, or bfloat16 with float32 master weights in the optimizer. Each block and the chunk
+of the loss are compiled. The Trainer is transformers' own, with its defaults, its GPT-Neo and bf16.
 """
 
 import contextlib
@@ -27,12 +27,12 @@ CHUNK = 4096  # tokens of a chunk of the loss
 
 @dataclass(frozen=True)
 class Baseline:
-    """How the tokens of a case are trained on by others.
+    """An alternative way to train on the tokens of a case.
 
     Attributes:
-        trainer: whether by the Trainer of transformers, else by a loop.
-        half: whether a loop's weights are bfloat16.
-        whole: whether all tokens of a step are one pass.
+        trainer: whether to use transformers' Trainer; otherwise a loop is used.
+        half: whether the weights of the loop are bfloat16.
+        whole: whether all tokens of a step are in one pass.
     """
 
     case: Case
@@ -68,7 +68,7 @@ BASELINES = (
 
 
 def beside(baseline: Baseline, shape: Shape, device: torch.device) -> tuple[list[Figure], dict[str, Any]]:
-    """Return the seconds of a baseline's step, its share of the card, and our plain step over it."""
+    """Return the seconds of a baseline's step, its share of the card, and our plain step divided by it."""
     case, about = baseline.case, baseline.case.about
     ours = our_plain_step(case, shape, device)
     torch._dynamo.reset()
@@ -89,7 +89,7 @@ def beside(baseline: Baseline, shape: Shape, device: torch.device) -> tuple[list
 
 @functools.cache
 def our_plain_step(case: Case, shape: Shape, device: torch.device) -> float:
-    """Return the seconds of our plain step, once a process."""
+    """Return the seconds of our plain step, measured once per process."""
     seconds: float = timed("plain", shape.model(device), token_runs(case, shape), device)["seconds"]
     give_back()
     share = share_of_card(shape, case.tokens, seconds, device)
@@ -98,7 +98,7 @@ def our_plain_step(case: Case, shape: Shape, device: torch.device) -> float:
 
 
 class Block(nn.Module):
-    """A layer of the GPT: causal attention and an MLP, each after its norm and added to what came in."""
+    """A layer of the GPT: causal attention and an MLP. Each follows a norm, and its result is added to its input."""
 
     def __init__(self, shape: Shape) -> None:
         super().__init__()
@@ -120,11 +120,11 @@ class Block(nn.Module):
 
 
 class Gpt(nn.Module):
-    """A GPT of a shape's sizes whose head is its embedding; its forward is the mean loss.
+    """A GPT with the sizes of a shape. The head is the embedding, and the forward pass returns the mean loss.
 
     Attributes:
-        operands: type of what the head multiplies.
-        chunk: ``chunk_loss``, or what was compiled of it.
+        operands: type of the operands of the head's product.
+        chunk: ``chunk_loss``, or its compiled form.
     """
 
     def __init__(self, shape: Shape, operands: torch.dtype = torch.bfloat16) -> None:
@@ -139,7 +139,7 @@ class Gpt(nn.Module):
         self.chunk: Callable[..., tuple[Tensor, Tensor, Tensor]] = chunk_loss
 
     def forward(self, inputs: Tensor, targets: Tensor) -> Tensor:
-        """Return the mean loss of targets (B, L) after inputs (B, L)."""
+        """Return the mean loss for targets (B, L), given inputs (B, L)."""
         x = self.tokens(inputs) + self.positions.weight[: inputs.shape[1]]
         for block in self.blocks:
             x = block(x)
@@ -150,12 +150,12 @@ class Gpt(nn.Module):
 
 
 def chunk_loss(hidden: Tensor, head: Tensor, targets: Tensor, scale: float) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the scaled sum of a chunk's losses and its gradients to the hidden states and the head.
+    """Return the scaled sum of a chunk's losses, and its gradients for the hidden states and for the head.
 
     Args:
-        hidden: (T, h).
-        head: (V, h), of the same type.
-        targets: (T,).
+        hidden: hidden states, (T, h).
+        head: weights of the head, (V, h), of the same type.
+        targets: target ids, (T,).
     """
     scores = torch.log_softmax(hidden @ head.T, -1, dtype=torch.float32)
     loss = F.nll_loss(scores, targets, reduction="sum") * scale
@@ -170,7 +170,7 @@ def chunk_loss(hidden: Tensor, head: Tensor, targets: Tensor, scale: float) -> t
 
 
 class _ChunkedLoss(torch.autograd.Function):
-    """The mean loss, whose gradient is taken chunk by chunk in the forward pass."""
+    """The mean loss. The forward pass computes its gradient chunk by chunk."""
 
     @staticmethod
     def forward(
@@ -197,7 +197,7 @@ class _ChunkedLoss(torch.autograd.Function):
 
 
 def loop_step(baseline: Baseline, shape: Shape, device: torch.device) -> tuple[float, float]:
-    """Return the seconds of a step of the loop, the median from the second on, and of the first."""
+    """Return the seconds of a step of the loop (the median from the second step on), and of the first step."""
     torch.manual_seed(0)
     with device:
         model = Gpt(shape)
@@ -243,7 +243,8 @@ def _rows(case: Case, shape: Shape, device: torch.device) -> Tensor:
 
 
 def trainer_step(baseline: Baseline, shape: Shape, device: torch.device) -> tuple[float, float]:
-    """Return the seconds of a step of transformers' Trainer, the median from the second on, and of the first."""
+    """Return the seconds of a step of transformers' Trainer (the median from the second step on), and of the first
+    step."""
     from transformers import Trainer, TrainerCallback, TrainingArguments
 
     case, clock = baseline.case, Clock(device)

@@ -1,4 +1,4 @@
-"""Part 5 of the GPU benchmark: what a ULS step does besides its gradients, on the GPU and on the host."""
+"""Part 5 of the GPU benchmark: the work of a ULS step other than gradients, on the GPU and on the host."""
 
 import itertools
 import random
@@ -26,7 +26,7 @@ OWNED, TOKENS = 397, 20
 def beside_gradients(
     shape: Shape, users: int, cohort: int, device: torch.device, *, group: int = 16, a_pass: int = 512
 ) -> tuple[list[Figure], dict[str, Any]]:
-    """Noise of both generators and Adam on all of a model's tensors; the host's part of a step of so many users."""
+    """Measure the noise of both generators and Adam on all tensors of a model, and the host's part of a step."""
     model = shape.model(device)
     parameters = dict(model.named_parameters())
     clock = Clock(device)
@@ -56,7 +56,7 @@ PARTS = ("a draw", "choosing records", "laying out passes", "keys of the noise")
 def _host(
     shapes: dict[str, torch.Size], users: int, cohort: int, group: int, a_pass: int, vocabulary: int
 ) -> dict[str, Any]:
-    """Medians over steps of what the host does before a GPU can begin: draw, choose, collate, derive noise keys."""
+    """Return medians over steps of the host's work before a GPU can start: draw, choose, collate, derive noise keys."""
     names = [f"user {number}" for number in range(users)]
     numbers = random.Random(3)
     texts = [Tokens([numbers.randrange(vocabulary) for _ in range(TOKENS + 1)]) for _ in range(4096)]

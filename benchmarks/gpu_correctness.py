@@ -1,4 +1,4 @@
-"""Part 1 of the GPU benchmark: every engine beside float64 on the CPU, with TF32 switched on outside."""
+"""Part 1 of the GPU benchmark: every engine compared with float64 on the CPU, with TF32 enabled from outside."""
 
 import copy
 import math
@@ -17,7 +17,7 @@ TOLERANCE = {"fp32": 1e-4, "bf16": 2e-2}
 
 
 def correctness(shape: Shape, length: int, device: torch.device) -> list[Figure]:
-    """Every engine in both precisions on three users of four records."""
+    """Measure every engine in both precisions, on three users with four records each."""
     with tf32():
         return _correctness(shape, length, device)
 
@@ -46,7 +46,7 @@ def _correctness(shape: Shape, length: int, device: torch.device) -> list[Figure
 
 
 def _clipped_by_hand(gradients: Sequence[Mapping[str, torch.Tensor]], bound: float) -> dict[str, torch.Tensor]:
-    """The sum of these gradients of units, each cut down to the bound; float64, on the CPU."""
+    """Return the sum of units' gradients, each clipped to the bound, in float64 on the CPU."""
     norms = [_norm(gradient) for gradient in gradients]
     return {
         name: sum(its[name].double().cpu() * min(1.0, bound / norm) for its, norm in zip(gradients, norms, strict=True))
@@ -66,7 +66,7 @@ def _clipped(model: GPTNeoForCausalLM, units: UnitBatch, bound: float, engine: s
 
 
 def _double_gradient(model: GPTNeoForCausalLM, units: UnitBatch, number: int) -> dict[str, torch.Tensor]:
-    """A unit's gradient by plain backward passes, a record at a time, in float64 on the CPU."""
+    """Return a unit's gradient by plain backward passes, one record at a time, in float64 on the CPU."""
     rows = _only(units, number)
     return _plain(
         copy.deepcopy(model).cpu().double(), UnitBatch(rows.inputs.cpu(), rows.targets.cpu(), rows.unit.cpu(), 1)
@@ -76,7 +76,7 @@ def _double_gradient(model: GPTNeoForCausalLM, units: UnitBatch, number: int) ->
 def _half_gradient(
     model: GPTNeoForCausalLM, units: UnitBatch, number: int, device: torch.device
 ) -> dict[str, torch.Tensor]:
-    """The same on the device in bfloat16, float32 between the records."""
+    """Return a unit's gradient by plain backward passes in bfloat16 on the device, summed in float32 over records."""
     with arithmetic("bf16", device):
         return _plain(copy.deepcopy(model), _only(units, number))
 

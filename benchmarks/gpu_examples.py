@@ -1,4 +1,4 @@
-"""Part 3 of the GPU benchmark: example DP beside plain training and Opacus. It needs dp-accounting and Opacus."""
+"""Part 3 of the GPU benchmark: example DP compared with plain training and Opacus. Needs dp-accounting and Opacus."""
 
 import copy
 import random
@@ -25,10 +25,10 @@ KEY = bytes(32)
 
 
 def example_dp(shape: Shape, records: int, length: int, device: torch.device) -> tuple[list[Figure], dict[str, Any]]:
-    """An example-level step over a plain one and over Opacus, all of the same records, float32 on every side.
+    """Return an example-level step divided by a plain step and by Opacus's, all on the same records in float32.
 
-    Opacus wants a row of position ids for each record, and ghost clipping refuses tied weights: it gets a model whose
-    head is its own, as ours does in that comparison.
+    Opacus needs a row of position ids for each record, and its ghost clipping refuses tied weights. For this
+    comparison, both its model and ours have a separate head.
     """
     training, sequences = _of_all_records(records, length, shape.vocabulary)
     model = shape.model(device).train()
@@ -67,7 +67,7 @@ def example_dp(shape: Shape, records: int, length: int, device: torch.device) ->
 
 
 def _of_all_records(records: int, length: int, vocabulary: int) -> tuple[PrivateTraining, list[Tokens]]:
-    """A plan that draws every record in every step, and records of this many predicted tokens."""
+    """Return a plan that draws every record in every step, and records with this many predicted tokens."""
     mechanism = trainer_mechanism("example", PoissonSampler(rate=1.0), steps=STEPS, delta=1e-5, target_epsilon=8.0)
     numbers = random.Random(1)
     sequences = [Tokens([numbers.randrange(1, vocabulary) for _ in range(length + 1)]) for _ in range(records)]

@@ -1,10 +1,9 @@
-"""Part 8 of the GPU benchmark: where the time of a plain and of a ULS step goes, kernel by kernel, by torch.profiler.
+"""Part 8 of the GPU benchmark: the time of each kernel in a plain step and in a ULS step, by torch.profiler.
 
-Each case has a process of its own: what torch.profiler leaves behind can slow the start of every later kernel. A step
-is profiled twice: with the GPU's activity alone, which hardly disturbs it, for the gaps between kernels; and
-with the operations of the host and the shapes of their operands, by which each kernel is put into a class, without
-recorded passes. The bytes
-are those of the operands and results of each operation, counted in one more step. On a CPU the operations
+Each case has its own process, because torch.profiler can slow the start of all later kernels. A step is profiled twice.
+The first profile records only the GPU, which hardly disturbs the step; it gives the gaps between kernels. The second
+also records the host's operations and the shapes of their operands, which put each kernel into a class; it uses no
+recorded passes. One more step counts the bytes of the operands and results of each operation. On a CPU, operations
 count as kernels, each with its time outside of the operations that it calls.
 """
 
@@ -56,7 +55,7 @@ class KernelClass(enum.Enum):
 
 @dataclass(frozen=True)
 class Operation:
-    """An operation or a named range of the host, with the shapes and types of its operands."""
+    """An operation of the host, or a named range, with the shapes and types of its operands."""
 
     name: str
     shapes: tuple[tuple[int, ...], ...] = ()
@@ -65,7 +64,7 @@ class Operation:
 
 @dataclass(frozen=True)
 class Kernel:
-    """A kernel, when it began and how long it ran in seconds, and the operations that started it, outermost first."""
+    """A kernel: its begin and duration in seconds, and the operations that started it, outermost first."""
 
     name: str
     begin: float
@@ -93,9 +92,10 @@ def kernel_class(name: str, operations: Sequence[Operation], vocabulary: int) ->
     """Return the class of a kernel.
 
     Args:
-        name: of the kernel; empty where only its operation is known.
-        operations: that started it, outermost first; none where the host was not recorded: then the name decides.
-        vocabulary: tokens of the model's vocabulary, which no other dimension of it is a multiple of.
+        name: name of the kernel; empty if only its operation is known.
+        operations: operations that started the kernel, outermost first; empty if the host was not recorded, and then
+            the name decides.
+        vocabulary: size of the model's vocabulary; no other dimension of the model is a multiple of it.
     """
     names = [operation.name for operation in operations]
     inner = next((n.removeprefix("aten::") for n in reversed(names) if n.startswith("aten::")), "")
@@ -143,10 +143,10 @@ def _is_pointwise(name: str) -> bool:
 
 
 def kernels_of(trace: Sequence[Mapping[str, Any]]) -> list[Kernel]:
-    """Return the kernels of a trace's events in the order of their beginning.
+    """Return the kernels in a trace's events, sorted by their begin.
 
     Args:
-        trace: "traceEvents" of what torch.profiler exports; times in microseconds.
+        trace: "traceEvents" in an export of torch.profiler; times are in microseconds.
     """
     events = [event for event in trace if event.get("ph") == "X"]
     host = [event for event in events if event.get("cat") in ("cpu_op", "user_annotation")]
@@ -172,7 +172,7 @@ def kernels_of(trace: Sequence[Mapping[str, Any]]) -> list[Kernel]:
 
 
 class _Lane:
-    """The operations of a thread of the host, which lie within one another."""
+    """The nested operations of one thread of the host."""
 
     def __init__(self, events: Iterable[Mapping[str, Any]]) -> None:
         self._events = sorted(events, key=lambda event: (float(event["ts"]), -float(event["dur"])))
@@ -187,7 +187,7 @@ class _Lane:
             open_.append(number)
 
     def at(self, time: float) -> tuple[Operation, ...]:
-        """Return the operations that were going on at this time, outermost first."""
+        """Return the operations that are running at this time, outermost first."""
         number: int | None = bisect.bisect_right(self._begins, time) - 1
         if number is not None and number < 0:
             return ()
@@ -196,7 +196,7 @@ class _Lane:
         return self._path(number)
 
     def operations(self) -> Iterator[Kernel]:
-        """Yield the operations as if they were kernels: each for the time in which no other ran within it."""
+        """Yield the operations as kernels, each with the time in which it calls no other operation."""
         own = [end - begin for begin, end in zip(self._begins, self._ends, strict=True)]
         for number, outer in enumerate(self._outer):
             if outer is not None:
@@ -219,7 +219,7 @@ def _operation(event: Mapping[str, Any]) -> Operation:
 
 
 def _flat(shapes: Sequence[Any]) -> Iterator[tuple[int, ...]]:
-    """Yield the shapes of operands; those of a list of tensors lie one deeper."""
+    """Yield the shapes of operands. The shapes of a list of tensors are nested one level deeper."""
     for shape in shapes:
         if shape and isinstance(shape[0], list):
             yield from _flat(shape)
@@ -238,7 +238,7 @@ def busy_seconds(kernels: Iterable[Kernel]) -> float:
 
 
 def most_costly(kernels: Sequence[Kernel], vocabulary: int) -> list[dict[str, Any]]:
-    """Return calls, seconds and share of the kernels that cost most; by name, class and innermost operation."""
+    """Return calls, seconds and share of the most expensive kernels, by name, class and innermost operation."""
     whole = sum(kernel.seconds for kernel in kernels)
     groups: dict[tuple[str, str, str], list[Kernel]] = collections.defaultdict(list)
     for kernel in kernels:
@@ -266,14 +266,14 @@ def most_costly(kernels: Sequence[Kernel], vocabulary: int) -> list[dict[str, An
 
 
 def _short(name: str) -> str:
-    """Return a kernel's name without the words that all templates of torch share, at most 160 characters."""
+    """Return a kernel's name without the parts that all templates of torch share, at most 160 characters."""
     for noise in ("void ", "at::native::", "(anonymous namespace)::", "c10::", "std::", "at::"):
         name = name.replace(noise, "")
     return name[:160]
 
 
 def seconds_by_class(kernels: Iterable[Kernel], vocabulary: int) -> dict[str, dict[str, float]]:
-    """Return kernels and their seconds by class, the most costly first."""
+    """Return the number of kernels and their seconds by class, the most expensive class first."""
     taken: dict[str, dict[str, float]] = {}
     for kernel in kernels:
         row = taken.setdefault(
@@ -285,7 +285,7 @@ def seconds_by_class(kernels: Iterable[Kernel], vocabulary: int) -> dict[str, di
 
 
 class _Moved(TorchDispatchMode):
-    """Bytes of operands and results of the operations in this block, by class; views move none."""
+    """Counts the bytes of operands and results of the operations in this block, by class. Views move no bytes."""
 
     def __init__(self, vocabulary: int) -> None:
         super().__init__()
@@ -310,7 +310,7 @@ class _Moved(TorchDispatchMode):
 
 
 def _returns_view(func: Any, held: set[int], results: Sequence[torch.Tensor]) -> bool:
-    """Return whether an operation that writes nothing returned the memory of its operands."""
+    """Return whether an operation wrote nothing and returned the memory of its operands."""
     return (
         not func._schema.is_mutable
         and bool(results)
@@ -319,10 +319,10 @@ def _returns_view(func: Any, held: set[int], results: Sequence[torch.Tensor]) ->
 
 
 def profile_step(case: Case, name: str, shape: Shape, device: torch.device) -> tuple[list[Figure], dict[str, Any]]:
-    """Return the seconds of a step by class of kernel, its gaps, and the kernels that cost most.
+    """Return the seconds of a step by class of kernel, its gaps, and the most expensive kernels.
 
     Args:
-        name: "plain" or "auto", as in part 2.
+        name: "plain" or "auto", with the meanings of part 2.
     """
     model = shape.model(device)
     stepped, clock = Stepped(name, model, token_runs(case, shape), device), Clock(device)
@@ -386,7 +386,7 @@ def profile_step(case: Case, name: str, shape: Shape, device: torch.device) -> t
 
 @contextlib.contextmanager
 def _unrecorded(model: torch.nn.Module) -> Iterator[None]:
-    """Passes of this block start their kernels one by one: of recorded ones no operation is known."""
+    """Start the kernels of passes in this block one by one, because the operations of recorded passes are unknown."""
     before = repeated.RECORDED
     repeated.forget_recordings(model)
     repeated.RECORDED = sys.maxsize
@@ -399,7 +399,7 @@ def _unrecorded(model: torch.nn.Module) -> Iterator[None]:
 def _traced(
     stepped: Stepped, number: int, device: torch.device, activities: Sequence[ProfilerActivity]
 ) -> tuple[list[Kernel], float]:
-    """Return the kernels of a step and its seconds, the wait for its end included."""
+    """Return the kernels of a step, and its seconds including the wait for its end."""
     clock = Clock(device)
     with torch.profiler.profile(activities=activities, record_shapes=ProfilerActivity.CPU in activities) as profiled:
         began = clock()

@@ -1,4 +1,4 @@
-"""Part 4 of the GPU benchmark: scoring through the score cache over bare forward passes."""
+"""Part 4 of the GPU benchmark: scoring through the score cache, divided by bare forward passes."""
 
 import random
 import tempfile
@@ -20,9 +20,10 @@ COPIES = "heldin.models.score_cache.copies_on_other_gpus"
 
 
 def scoring(shape: Shape, texts: int, words: int, device: torch.device) -> tuple[list[Figure], dict[str, Any]]:
-    """Scoring through an empty cache over bare forward passes of the same batches, in both precisions, on one GPU.
+    """Return the time of scoring with an empty cache over bare passes on the same batches, in both precisions, on one
+    GPU.
 
-    Scoring tokenizes, the bare passes do not.
+    Scoring includes tokenizing, and the bare passes do not.
     """
     numbers = random.Random(2)
     known = ["".join(numbers.choices("abcdefghijklmnopqrstuvwxyz", k=numbers.randint(2, 9))) for _ in range(2000)]
@@ -70,7 +71,7 @@ def _windows(lm: LanguageModel, texts: list[str]) -> list[list[int]]:
 
 @torch.inference_mode()
 def _forward(lm: LanguageModel, windows: list[list[int]]) -> None:
-    """Bare passes in the batches of scoring."""
+    """Run bare passes in the same batches as scoring."""
     for batch in batches_by_length([len(its) for its in windows], max_tokens=tokens_per_batch(lm.model)):
         longest = max(len(windows[i]) for i in batch)
         padded = [windows[i] + [0] * (longest - len(windows[i])) for i in batch]

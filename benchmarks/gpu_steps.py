@@ -1,4 +1,4 @@
-"""Part 2 of the GPU benchmark: private steps over plain ones, and their peak memory."""
+"""Part 2 of the GPU benchmark: private steps divided by plain steps, and their peak memory."""
 
 import math
 import statistics
@@ -34,9 +34,11 @@ NOISE = "noise of a step"  # its range in a profile
 
 @dataclass(frozen=True)
 class Case:
-    """Steps to time: a shape, users of records of a length, how many users go through the model at once, whether their
-    memory is rehearsed, which takes a core up to a minute, and the ways to step, of which the others are compared with
-    the first."""
+    """Steps to time: a shape, users, records and their length, and the number of users per pass.
+
+    A case also has the ways to step, which are compared with the first way. It says whether the memory is rehearsed,
+    which takes a core up to a minute.
+    """
 
     shape: str
     users: int
@@ -71,7 +73,7 @@ CASES = (
 
 
 def steps(case: Case, shape: Shape, device: torch.device) -> tuple[list[Figure], dict[str, Any]]:
-    """The case's ways to step over the same users; bfloat16 passes, float32 weights."""
+    """Measure the case's ways to step on the same users, with bfloat16 passes and float32 weights."""
     model = shape.model(device)
     if case.checkpointing:
         model.train()
@@ -119,7 +121,7 @@ def token_runs(case: Case, shape: Shape) -> Runs:
 
 
 def _rehearsed(case: Case, shape: Shape, runs: Runs, device: torch.device) -> int:
-    """Bytes that steps of this case would hold, by a rehearsal without numbers."""
+    """Return the bytes that a rehearsal without numbers predicts for steps of this case."""
 
     def compute(model: PreTrainedModel, passes: Passes, arithmetic: Arithmetic, _: Spread | None) -> None:
         with autocast(arithmetic, torch.device("cpu")):
@@ -133,7 +135,7 @@ def _rehearsed(case: Case, shape: Shape, runs: Runs, device: torch.device) -> in
 
 
 def timed(name: str, model: PreTrainedModel, runs: Runs, device: torch.device) -> dict[str, Any]:
-    """Return the medians of steps 5 to ``STEPS`` in seconds, whole and of their phases, and the peak memory."""
+    """Return medians over steps 5 to ``STEPS`` of the seconds of a step and of its phases, and the peak memory."""
     clock, stepped = Clock(device), Stepped(name, model, runs, device)
     phases: dict[str, list[float]] = {"gradients": [], "noise": [], "optimizer": []}
     if device.type == "cuda":
@@ -159,12 +161,14 @@ def timed(name: str, model: PreTrainedModel, runs: Runs, device: torch.device) -
 
 
 class Stepped:
-    """Training steps with Adam over the same users: "plain", or ULS by the functions ("auto"), unit by unit ("loop") or
-    of adapters next to frozen weights in half precision ("lora").
+    """Training steps with Adam on the same users.
+
+    A step is "plain", ULS by the functions ("auto"), ULS unit by unit ("loop"), or ULS of adapters next to frozen
+    weights in half precision ("lora").
 
     Attributes:
-        model: with its adapters.
-        passes: the limits of the passes, and how gradients were computed.
+        model: the model with its adapters.
+        passes: limits of the passes, and how gradients were computed.
     """
 
     def __init__(self, name: str, model: PreTrainedModel, runs: Runs, device: torch.device) -> None:
@@ -180,7 +184,7 @@ class Stepped:
         self.passes = Passes(max(sum(map(len, run)) for run in runs), budget=default_budget(device))
 
     def __call__(self, step: int, marks: Marks) -> None:
-        """Take a step; marks lie before and after gradients, noise and optimizer."""
+        """Take a step. Sets marks before and after gradients, noise and optimizer."""
         marks.mark()
         if self._name == "plain":
             _plain_gradient(self.model, self._runs, self.passes.most)

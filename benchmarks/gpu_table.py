@@ -1,4 +1,4 @@
-"""The table of GPUs in RESULTS.md, made of what the GPU benchmark measured."""
+"""Write the table of GPUs in RESULTS.md from the measurements of the GPU benchmark."""
 
 import json
 import math
@@ -9,7 +9,7 @@ BEGIN, END = "<!-- GPUs: begin -->", "<!-- GPUs: end -->"
 
 
 def renew(results: Path, lines: Path) -> None:
-    """Write the newest figures of each part and kind of device between the marks of ``results``."""
+    """Write the newest figures of each part and each kind of device between the marks in ``results``."""
     text = results.read_text(encoding="utf-8")
     before, _, rest = text.partition(BEGIN)
     _, mark, after = rest.partition(END)
@@ -19,7 +19,7 @@ def renew(results: Path, lines: Path) -> None:
 
 
 def table(lines: Path) -> list[str]:
-    """The rows, a table for each kind of device."""
+    """Return the lines of a table for each kind of device."""
     newest: dict[str, dict[tuple[int, int], dict[str, Any]]] = {}
     for line in lines.read_text(encoding="utf-8").splitlines():
         measured = json.loads(line)
@@ -41,7 +41,7 @@ def table(lines: Path) -> list[str]:
 
 
 def _profile(device: str, about: str, profile: dict[str, Any]) -> list[str]:
-    """The rows of a profiled step: seconds by class, and the kernels that cost most."""
+    """Return the lines about a profiled step: seconds by class, and the most expensive kernels."""
     whole = sum(row["seconds"] for row in profile["classes"].values())
     rows = [
         f"**{device}, a step profiled: {about}**, {profile['step'] * 1e3:.1f} ms of which"

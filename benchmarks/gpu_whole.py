@@ -1,4 +1,4 @@
-"""Parts 6 and 7 of the GPU benchmark: whole runs of a 125M shape, and steps of several GPUs over those of one."""
+"""Parts 6 and 7 of the GPU benchmark: whole runs of a 125M shape, and steps on several GPUs divided by steps on one."""
 
 import itertools
 import json
@@ -51,7 +51,7 @@ DIFFERENCE = {"fp32": 1e-4, "bf16": 2e-2}
 
 
 def corpus_of() -> dict[str, Any]:
-    """Enron where the environment names the data, else the built-in corpus."""
+    """Return Enron's config if the environment names the data, else the built-in corpus's."""
     folder = os.environ.get("HELDIN_DATA_DIR")
     if folder is None:
         parameters = {"users": 400, "mean_records": 40, "min_records": 20}
@@ -74,7 +74,7 @@ def whole_runs(
     *,
     device: torch.device,
 ) -> tuple[list[Figure], dict[str, Any]]:
-    """A base pre-trained on public users, fine-tuned without a defense and under ULS in both precisions, attacked."""
+    """Run whole runs: pre-training on public users, fine-tuning plain and with ULS in both precisions, and attacks."""
     told: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as folder:
         for (kind, defense), precision in itertools.product(defenses.items(), PRECISIONS):
@@ -147,7 +147,7 @@ def _taken(found: "heldin.AuditResult") -> dict[str, Any]:
 def several(
     shape: Shape, device: torch.device, processes: int, precision: Arithmetic
 ) -> tuple[list[Figure], dict[str, Any]]:
-    """ULS steps of the same users by one process, by replicas, and in shards; each in processes of torchrun."""
+    """Measure ULS steps on the same users by one process, by replicas, and in shards, with torchrun."""
     taken: dict[str, Any] = {}
     give_back()  # or this process would hold a part of the first GPU's memory
     for name, count, shard in (("one", 1, 0), ("replicas", processes, 0), ("shards", processes, processes)):
@@ -185,7 +185,7 @@ def _path() -> str:
 
 
 def _steps(shape: Shape, kind: str, shard: int, precision: Arithmetic) -> dict[str, Any] | None:
-    """In one of the processes: medians of the steps, the norms of their gradients; None in all but the first."""
+    """Return, in the first process, medians of the steps and the norms of their gradients; None in all others."""
     with joined():
         device = torch.device(kind, int(os.environ["LOCAL_RANK"])) if kind == "cuda" else torch.device(kind)
         recipe = Recipe(learning_rate=1e-6, precision=Precision.FP32, shard=shard or None)

@@ -1,9 +1,9 @@
-"""How the number of guesses of a one-run audit, and how many are "in", were chosen: `python benchmarks/guesses.py`.
+"""How heldin chose the number of guesses of a one-run audit, and of "in" guesses: `python benchmarks/guesses.py`.
 
-Median certified epsilon (one-run bound, delta 1e-5, 95 %) of simulated audits under fair coins. First against
-hindsight: the best number of guesses and the best share of "in" for the attacker, without a price. Then the rules for
-the share of "in": as many in as out; by distance from the mean of the middle half (what is used); by a fit of two
-Gaussians. Takes ten minutes; one thread: set OMP_NUM_THREADS=1.
+The measure is the median certified epsilon (one-run bound, delta 1e-5, 95 %) of simulated audits with fair coins. The
+first comparison is with hindsight: the attacker's best number of guesses and best share of "in", at no cost. The second
+compares rules for the share of "in": as many in as out; by distance from the mean of the middle half (the rule in use);
+by a fit of two Gaussians. Takes ten minutes; one thread: set OMP_NUM_THREADS=1.
 """
 
 from collections.abc import Callable
@@ -26,7 +26,7 @@ def heavy_tailed(member: NDArray[np.bool_], rng: np.random.Generator) -> Array:
 
 
 def of_users_of_all_sizes(member: NDArray[np.bool_], rng: np.random.Generator) -> Array:
-    """A log-likelihood ratio over texts whose length is lognormal."""
+    """Draw a log-likelihood ratio over texts with lognormal lengths."""
     length = rng.lognormal(0.0, 1.0, member.size)
     return np.asarray(length * attack_mu(0.75) * (member - 0.5) + np.sqrt(length) * rng.standard_normal(member.size))
 
@@ -36,7 +36,7 @@ def ratio_not_its_logarithm(member: NDArray[np.bool_], rng: np.random.Generator)
 
 
 def exposed(share: float, by: float) -> Draw:
-    """Only a share of the members is exposed at all."""
+    """Draw scores in which only a share of the members is exposed."""
 
     def draw(member: NDArray[np.bool_], rng: np.random.Generator) -> Array:
         return np.asarray(rng.standard_normal(member.size) + by * (member & (rng.random(member.size) < share)))

@@ -1,9 +1,9 @@
-"""Time that Python and torch take to give a device its work: `python benchmarks/host_time.py`.
+"""The time in which Python and torch give a device its work: `python benchmarks/host_time.py`.
 
-A GPT-Neo as deep as 125M and 24 numbers wide, so that the work itself takes next to nothing: passes of one user of 16
-records, forward and backward, and for private training norms, clipping and the sum, beside plain passes with the same
-attention. Where a GPU takes less time than this for a pass, it is not fully used. Processor time, interleaved, one
-thread.
+The model is a GPT-Neo as deep as 125M but only 24 wide, so the computation itself takes almost no time. Measured are
+forward and backward passes of one user with 16 records; for private training, also norms, clipping and the sum. They
+are compared with plain passes that use the same attention. If a GPU computes a pass faster than this, it is not fully
+used. Processor time, interleaved, one thread.
 """
 
 import argparse

@@ -1,9 +1,9 @@
-"""A corpus in which a fifth of every user's records are copies of one of its texts, as web scraping makes them.
+"""Make a corpus in which a fifth of every user's records are copies of one text, as in web-scraped data.
 
 python benchmarks/plant_copies.py plays.jsonl.gz plays_with_copies.jsonl.gz
 
-The Enron copy and the plays have no exact duplicates within users (Kandpal et al. 2024, Appendix D.5, had 11 % in CC
-News), so that a trial of deduplication needs some.
+The Enron copy and the plays have no exact duplicates within users, but an experiment on deduplication needs some. CC
+News had 11 % (Kandpal et al. 2024, Appendix D.5).
 """
 
 import gzip
@@ -18,7 +18,7 @@ ONE_IN = 4  # one copy for every so many records: a fifth of all
 
 
 def main(source: Path, copy: Path) -> None:
-    """Write ``copy``: of every user the longest text is copied."""
+    """Write ``copy``, in which each user's longest text is copied."""
     with gzip.open(source, "rt", encoding="utf-8") as lines:
         rows = sorted(map(json.loads, lines), key=_user)
     with whole_file(copy) as temporary, gzip.open(temporary, "wt", encoding="utf-8", compresslevel=1) as out:

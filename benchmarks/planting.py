@@ -1,6 +1,6 @@
-"""Planting a training set of a million made-up rows: seconds, rows a second, and memory at the peak.
+"""Plant a training set of a million made-up rows: seconds, rows per second, and peak memory.
 
-Then the comparison of a trainer's examples with its rows, as ``AuditCallback`` makes it when training begins.
+Then compare a trainer's examples with the rows, as ``AuditCallback`` does when training begins.
 
 PYTHONPATH=. python benchmarks/planting.py [--rows 1000000] [--users 20000] [--form jsonl|parquet]
 """
@@ -90,7 +90,7 @@ def _compare(out: Path, config: PlantConfig, tokenizer: PreTrainedTokenizerFast)
 
 
 def config_of(out: Path, config: PlantConfig) -> PlantConfig:
-    """The config of the training set that was written."""
+    """Return the config for the written training set."""
     return config.model_copy(update={"training": out / "training" / config.training.name})
 
 

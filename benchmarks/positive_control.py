@@ -1,9 +1,9 @@
-"""The positive control of planted audits: how often it fails for honest trainings, and for two that are not.
+"""The positive control of planted audits: how often it fails for honest trainings, and for two dishonest ones.
 
-A tiny model is trained on made-up users and on canary users whose coins were thrown, many times with fresh coins: under
-user-level DP-SGD at several epsilons, and without noise. Then the original file is trained on, without canary rows, and
-a training counts no loss on canary rows. Real rows that are left out at random are compared with rows that were trained
-on (planting.positive_control). The false-alarm rate is of the honest trainings, with its upper 95 % limit
+A tiny model is trained many times on made-up users and canary users, each time with fresh coins. Honest trainings use
+user-level DP-SGD at several epsilons, and no noise. One dishonest training uses the original file, without canary rows.
+The other counts no loss on canary rows. Randomly chosen real rows that were left out are compared with trained rows
+(planting.positive_control). The false-alarm rate is over the honest trainings, with its upper 95 % limit
 (Clopper-Pearson).
 
 PYTHONPATH=. python benchmarks/positive_control.py EXAMPLE [--trainings 100]   # EXAMPLE: heldin corpus example --models
@@ -38,13 +38,13 @@ EPSILONS = (0.5, 2.0, 8.0, None)
 
 @dataclass(frozen=True)
 class Setting:
-    """Texts of a simulated training.
+    """The texts of a simulated training.
 
     Attributes:
-        users: rows of each real user that are trained on.
-        left_out: real rows that are not.
+        users: trained rows of each real user.
+        left_out: real rows that are not trained on.
         canaries: rows of each canary user.
-        held_in: whether each canary user is held in, shape (canaries,).
+        held_in: whether each canary user is a member, shape (canaries,).
     """
 
     users: list[list[str]]
@@ -97,7 +97,7 @@ def main() -> None:
 
 
 def texts_of(example: Path) -> dict[str, list[str]]:
-    """Return the beginnings of all texts of each user of the example who is not public."""
+    """Return the beginnings of all texts of each user in the example, except public users."""
     public = {json.loads(line)["author"] for line in (example / "public.jsonl").read_text().splitlines()}
     by_user: dict[str, list[str]] = {}
     for line in (example / "corpus.jsonl").read_text(encoding="utf-8").splitlines():
@@ -134,7 +134,8 @@ def draw(base: LanguageModel, users: list[list[str]], kind: str, seed: int) -> S
 def train(
     base: LanguageModel, users: list[list[str]], epsilon: float | None, seed: int, *, weak: bool
 ) -> LanguageModel:
-    """Train a copy: user-level DP-SGD for an epsilon, else three epochs of plain batches; one at a low rate if weak."""
+    """Train a copy by user-level DP-SGD for an epsilon, else by three epochs of plain batches; ``weak``: one at a low
+    rate."""
     import copy
 
     torch.manual_seed(seed)

@@ -1,32 +1,33 @@
-"""A bet with a stop rule: an aggregator that is learned on a rehearsal, another fine-tuning of the same base.
+"""A bet with a stopping rule: an aggregator that is learned in a rehearsal, another fine-tuning of the same base.
 
     python benchmarks/rehearsed.py FOLDER [--corpora plays built-in enron] [--coins 0 1 2 3 4 5 6 7]
     python benchmarks/rehearsed.py FOLDER --table
 
-All of this was fixed, and committed, before any result.
+Everything below was fixed and committed before any result.
 
-**The rehearsal.** One of each corpus: the base is fine-tuned by the recipe of `configs/evidence` on people who are not
-audited, pass the same filter, and are as many as the audited ones; each is held in by a fair coin of its own. The base
-was pre-trained on neither these nor the audited people. The built-in corpus has too few people for that: it has 640 of
-them here, of whom the audited are a fraction of 0.3.
+**The rehearsal.** There is one rehearsal per corpus. It fine-tunes the base with the recipe of `configs/evidence`. Its
+people are not audited, pass the same filter, and are as many as the audited people; a fair coin decides whether each of
+them is a member. The base was pre-trained on neither these nor the audited people. The built-in corpus has too few
+people for this: it has 640 here, and the audited people are a fraction of 0.3 of them.
 
-**The aggregator.** Logistic regression with a ridge penalty on 20 features of a user (`features`), all of target and
-reference together, none of the reference alone: five statistics of this house, two of others, the mean ratio in bins
-of difficulty, tails, and the user's extremes. Bins, scales, weights and penalty (five folds, log loss, 13 values) are
-learned on the rehearsal and applied unchanged to the audited people of every set of coins.
+**The aggregator.** It is a logistic regression with a ridge penalty on 20 features of a user (`features`). All features
+use target and reference together; none uses the reference alone. They are five of heldin's statistics, two published
+statistics, the mean ratio in bins of difficulty, tails, and the user's extremes. Bins, scales, weights and penalty
+(five folds, log loss, 13 values) are learned in the rehearsal. They are applied unchanged to the audited people of
+every set of coins.
 
-**The rule.** On fresh documents (on those of training all statistics stand at 0.99, so that nothing can be gained;
-they are printed beside). The difference of AUROC from a statistic, over eight sets of coins of each corpus, each a
-training of its own: the mean over corpora, and its lower one-sided 95 % limit by Student's t, the variances of corpora
-added and freedom by Welch and Satterthwaite. It is a limit for these rehearsals, not over rehearsals. `rehearsed` is
-kept if
+**The rule.** It uses fresh documents, because on training documents all statistics reach 0.99 and nothing can be
+gained; both are printed. The measure is the difference in AUROC from a statistic, over eight sets of coins per corpus,
+each a separate training. It is the mean over corpora, with a lower one-sided 95 % limit by Student's t; the corpora's
+variances are added, with degrees of freedom by Welch and Satterthwaite. The limit is valid for these rehearsals, not
+over rehearsals. `rehearsed` is kept if
 
 1. its gain over `centred` is at least 0.02 and the lower limit above 0, as issue 15 says; and
-2. its gain over the present default, `likelihood-ratio`, has a lower limit above 0: what costs a training of its own
-   and does not beat what is free is no gain.
+2. its gain over the present default, `likelihood-ratio`, has a lower limit above 0, because a method that costs a
+training and does not beat a free one is no gain.
 
-Otherwise no code of it is shipped. What the same learner finds under the reference alone is its blind baseline: it must
-not separate the sides.
+Otherwise none of its code is released. The same learner on the reference alone is its blind baseline, which must not
+separate the groups.
 """
 
 import argparse
@@ -79,11 +80,11 @@ TAIL = 1.0  # nats
 
 
 def features(tokens: TokenTable, edges: Array) -> Array:
-    """The features of every user, shape (n, 20).
+    """Return the features of every user, shape (n, 20).
 
     Args:
-        tokens: of all users.
-        edges: of the bins of difficulty, log-probabilities under the reference, shape (BINS - 1,), ascending.
+        tokens: tokens of all users.
+        edges: edges of the bins of difficulty, log-probabilities under the reference, shape (BINS - 1,), ascending.
     """
     owner, users = tokens.owner_of, tokens.users
     d, counts = tokens.ratios, np.bincount(owner, minlength=users).astype(np.float64)
@@ -125,7 +126,7 @@ def features(tokens: TokenTable, edges: Array) -> Array:
 
 @dataclass(frozen=True, eq=False)
 class Aggregator:
-    """What a rehearsal taught: bins of difficulty, scales of the features, and a weight of each."""
+    """The result of a rehearsal: bins of difficulty, scales of the features, and a weight for each feature."""
 
     edges: Array
     middle: Array
@@ -133,13 +134,13 @@ class Aggregator:
     weights: Array
 
     def scores(self, tokens: TokenTable) -> Array:
-        """The score of every user, shape (n,); higher means more likely held in."""
+        """Return the score of every user, shape (n,). A higher score means that the user is more likely a member."""
         found = (features(tokens, self.edges) - self.middle) / self.scale @ self.weights
         return np.asarray(found, dtype=np.float64)
 
 
 def learned(tokens: TokenTable, member: NDArray[np.bool_]) -> Aggregator:
-    """The aggregator of a rehearsal whose users are held in as ``member`` says, shape (n,)."""
+    """Return the aggregator learned in a rehearsal; ``member`` says which users are members, shape (n,)."""
     edges = np.quantile(tokens.reference, np.linspace(0, 1, BINS + 1)[1:-1])
     found = features(tokens, edges)
     middle, scale = found.mean(axis=0), np.maximum(found.std(axis=0), 1e-12)
@@ -150,7 +151,8 @@ def learned(tokens: TokenTable, member: NDArray[np.bool_]) -> Aggregator:
 
 @dataclass(frozen=True)
 class Measured:
-    """Tokens of users under one fine-tuned model, by kind of documents; those of the reference alone; who is in."""
+    """Tokens of users under one fine-tuned model, by kind of documents; tokens under the reference alone; and
+    membership."""
 
     tokens: Mapping[Documents, TokenTable]
     blind: Mapping[Documents, TokenTable]
@@ -159,9 +161,10 @@ class Measured:
 
 
 def people(config: RunConfig, corpus: CorpusData) -> tuple[CorpusData, CorpusData]:
-    """The corpus with its audited people, and with those of the rehearsal in their place; no public row is of either.
+    """Return the corpus with its audited people, and the corpus with the people of the rehearsal in their place.
 
-    The rehearsal's pass the filter of the audited ones and are as many, or as many as there are.
+    No public row belongs to either. The people of the rehearsal pass the filter of the audited people. There are as
+    many of them, or as many as exist.
     """
     whole = replace(config.corpus.users, fraction=1.0, max_users=None)
     free = select_users(corpus.store, whole, taken=frozenset(corpus.audited.users), seed=config.seed).users
@@ -173,7 +176,7 @@ def people(config: RunConfig, corpus: CorpusData) -> tuple[CorpusData, CorpusDat
 
 
 def trained(config: RunConfig, corpus: CorpusData, out: Path, reporter: Reporter) -> Measured:
-    """Fine-tune the base with fresh coins of the corpus's audited people, and read their texts under it."""
+    """Fine-tune the base with fresh coins of the corpus's audited people, and compute the tokens of their texts."""
     take_folder(config, out)
     with joined():
         base_name, base = base_model(config, corpus, reporter)
@@ -228,7 +231,7 @@ def _statistics(texts: Any, target: Any, reference: Any, cache: ScoreCache, user
 
 
 def measure(corpus_name: str, coins: Sequence[int], folder: Path) -> None:
-    """Rehearse once, and apply what was learned to every set of coins that is not yet there."""
+    """Rehearse once, and apply the result to every set of coins that is not stored yet."""
     config = load_config(CONFIGS / f"{corpus_name}.yaml", CHANGED.get(corpus_name, ()))
     quiet = LineReporter(lambda line: print(line, flush=True))
     audited, rehearsal = people(config, read_corpus(config, quiet))
@@ -274,14 +277,14 @@ def _found(scores: Array, member: NDArray[np.bool_]) -> dict[str, float]:
 
 @dataclass(frozen=True)
 class PooledGain:
-    """The mean over corpora of mean differences over sets of coins, and its lower one-sided 95 % limit."""
+    """The mean over corpora of mean differences over sets of coins, with its lower one-sided 95 % limit."""
 
     mean: float
     lower: float
 
 
 def pooled_gain(by_corpus: Sequence[Sequence[float]]) -> PooledGain:
-    """The gain from differences by corpus; the limit is minus infinity where a corpus has fewer than two."""
+    """Return the gain from differences by corpus. If a corpus has fewer than two, the limit is minus infinity."""
     values = [np.array(its) for its in by_corpus]
     mean = float(np.mean([its.mean() for its in values]))
     if any(its.size < 2 for its in values):
@@ -294,7 +297,7 @@ def pooled_gain(by_corpus: Sequence[Sequence[float]]) -> PooledGain:
 
 
 def differences(results: Sequence[Mapping[str, Any]], which: str, than: str) -> list[list[float]]:
-    """AUROC of ``rehearsed`` less that of a statistic, by corpus and set of coins."""
+    """Return the AUROC of ``rehearsed`` minus a statistic's, by corpus and set of coins."""
     return [
         [
             row[which][LEARNED]["auroc"] - row[which][than]["auroc"]
@@ -306,7 +309,7 @@ def differences(results: Sequence[Mapping[str, Any]], which: str, than: str) -> 
 
 
 def kept_by_the_rule(results: Sequence[Mapping[str, Any]]) -> bool | None:
-    """Whether the rule keeps ``rehearsed``; None where a corpus has too few sets of coins to say."""
+    """Return whether the rule keeps ``rehearsed``; None if a corpus has too few sets of coins to decide."""
     over = {than: differences(results, "fresh", than) for than in ("centred", "likelihood-ratio")}
     if any(len(its) < SETS for by_corpus in over.values() for its in by_corpus):
         return None
@@ -315,7 +318,7 @@ def kept_by_the_rule(results: Sequence[Mapping[str, Any]]) -> bool | None:
 
 
 def table(results: Sequence[Mapping[str, Any]]) -> str:
-    """A Markdown table by corpus and statistic, the pooled gains, and what the rule says."""
+    """Return a Markdown table by corpus and statistic, the pooled gains, and the result of the rule."""
     names = (*BESIDE, LEARNED, BLIND)
     lines = [
         "| corpus | statistic | sets | " + " | ".join(f"{its}: AUROC | TPR at 5 % FPR" for its in DOCUMENTS) + " |"
@@ -339,7 +342,7 @@ def table(results: Sequence[Mapping[str, Any]]) -> str:
 
 
 def main() -> None:
-    """Measure what is asked and not yet there, then print the table of all there is."""
+    """Measure the requested sets that are not stored yet. Then print the table of all stored sets."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path)
     parser.add_argument("--corpora", nargs="+", default=CORPORA, choices=CORPORA)

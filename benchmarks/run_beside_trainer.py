@@ -1,7 +1,8 @@
-"""The same corpus and base model through ``heldin run`` and through a Trainer on a planted set: do the AUROCs agree?
+"""The same corpus and base model in ``heldin run`` and in a Trainer on a planted set: do the AUROCs agree?
 
-400 characters of plays, whom the base (benchmarks/tiny_base.py) has not read. Trainings that differ are told apart one
-difference at a time: examples/trainer.py as printed, then heldin's way in steps (``VARIANTS``).
+The corpus has 400 characters of plays, which the base (benchmarks/tiny_base.py) has not read. Differences between the
+trainings are separated one at a time: examples/trainer.py as printed, then in steps towards heldin's way
+(``VARIANTS``).
 
 HELDIN_DATA_DIR=DATA PYTHONPATH=. python benchmarks/run_beside_trainer.py FOLDER [--seeds 2] [--only run printed ...]
 """
@@ -112,10 +113,10 @@ def _attack() -> dict[str, object]:
 
 
 class _MeanOfRecords(Trainer):  # type: ignore[misc]
-    """Counts every record alike, however long it is."""
+    """Gives every record the same weight, whatever its length."""
 
     def compute_loss(self, model: torch.nn.Module, inputs: dict[str, torch.Tensor], *_: object, **__: object) -> Any:
-        """The mean over records of each record's own mean."""
+        """Return the mean over records of each record's own mean loss."""
         labels = inputs.pop("labels")
         logits = model(**inputs).logits[:, :-1]
         losses = torch.nn.functional.cross_entropy(logits.transpose(1, 2), labels[:, 1:], reduction="none")
@@ -161,7 +162,7 @@ def _train(training: Path, base: Path, to: Path, how: frozenset[str], seed: int)
 
 
 def _write_corpus(to: Path) -> None:
-    """Characters of at least ``LEAST`` speeches, the first ``MOST`` of each."""
+    """Write characters with at least ``LEAST`` speeches, and the first ``MOST`` speeches of each."""
     with gzip.open(DATA / "engdracor_plays.jsonl.gz", "rt", encoding="utf-8") as file:
         rows = [json.loads(line) for line in file]
     counts = Counter(row["user"] for row in rows)

@@ -1,4 +1,4 @@
-"""Who takes part, over a whole run of Poisson coins: by gaps, against one digest of each unit in each step.
+"""Sampling of units by Poisson coins over a whole run: by gaps, compared with one digest per unit and step.
 
 `PYTHONPATH=. python benchmarks/sampling.py --units 1000000 --steps 1000 --cohort 1000`. Prints seconds and memory.
 """

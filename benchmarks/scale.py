@@ -1,9 +1,10 @@
-"""From a file of many short records to the first private step: seconds, and memory of its own, of each stage.
+"""From a file of many short records to the first private step: seconds and private memory of each stage.
 
     PYTHONPATH=. python benchmarks/scale.py --records 10000000 --users 342477 [--folder FOLDER] [--again]
 
-Sentences of users of very unequal numbers, as in Stack Overflow (Charles et al. 2024: 135,818,730 records of 342,477
-users), in Parquet. ``--again`` starts once more on what an earlier call left in FOLDER, as a run that resumes does.
+The records are sentences of users with very unequal numbers of records, as in Stack Overflow (Charles et al. 2024:
+135,818,730 records of 342,477 users), in Parquet. ``--again`` starts once more with the files of an earlier call in
+FOLDER, as a resumed run does.
 """
 
 import argparse
@@ -30,7 +31,7 @@ COHORT, GROUP_SIZE = 64, 16
 
 
 def write_corpus(path: Path, records: int, users: int) -> None:
-    """Sentences of 8 to 16 words, users sorted by chance, in row groups."""
+    """Write sentences of 8 to 16 words in row groups, with users in random order."""
     dice = np.random.default_rng(0)
     weights = dice.lognormal(0.0, 1.2, users)
     sizes = np.maximum(4, (weights / weights.sum() * records).astype(np.int64))
@@ -49,7 +50,8 @@ def write_corpus(path: Path, records: int, users: int) -> None:
 
 
 def config_of(folder: Path, users: int) -> dict[str, Any]:
-    """ULS over all users; a hundred audited by coins of their own, the others always in."""
+    """Return the config of ULS over all users. Coins decide about a hundred audited users; all others are always
+    members."""
     return {
         "name": "scale",
         "corpus": {
@@ -76,7 +78,8 @@ def config_of(folder: Path, users: int) -> dict[str, Any]:
 
 
 class OwnMemory:
-    """The most memory that is the process's own: mapped files may be dropped at any time, and do not count."""
+    """Measures the peak of the process's private memory. Mapped files do not count, because they can be dropped any
+    time."""
 
     def __init__(self) -> None:
         self.most = 0.0  # GiB
@@ -91,11 +94,11 @@ class OwnMemory:
 
 
 class Stopped(BaseException):
-    """The first private step was taken."""
+    """The first private step is done."""
 
 
 def measure(folder: Path) -> dict[str, tuple[float, float]]:
-    """Seconds of each stage, and the most memory of the process's own by its end, in GiB."""
+    """Return, for each stage, its seconds and the peak of the process's private memory so far, in GiB."""
     from heldin.base.progress import LineReporter
     from heldin.models.opening import load_language_model
     from heldin.stages.run_config import load_config
@@ -141,7 +144,7 @@ def measure(folder: Path) -> dict[str, tuple[float, float]]:
 
 
 class _Track:
-    """A bar that nobody sees."""
+    """A progress bar that shows nothing."""
 
     def __init__(self, advance: Callable[[int], None]) -> None:
         self._advance = advance
@@ -154,7 +157,7 @@ class _Track:
 
 
 def prepare(folder: Path, records: int, users: int) -> None:
-    """Corpus, base model and config."""
+    """Make corpus, base model and config."""
     from heldin.models.model_config import TinyModel
     from heldin.models.tiny import new_tiny_model, train_tokenizer
 

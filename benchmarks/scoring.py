@@ -1,9 +1,10 @@
-"""Scoring a corpus's texts against bare forward passes over the same tokens without padding, in one run.
+"""Scoring a corpus's texts compared with bare forward passes over the same tokens without padding, in one run.
 
     .venv/bin/python benchmarks/scoring.py [MODEL_FOLDER] [TEXTS.jsonl.gz]
 
-Bare: windows of equal length are batched together, so there is no padding, and the logits are thrown away. Scoring with
-ranks is held against scoring without. All take turns; the ratios of each round are printed, then their medians.
+The bare passes batch windows of equal length, so they need no padding, and discard the logits. Scoring with ranks is
+compared with scoring without ranks. All measurements alternate; the benchmark prints the ratios of each round, then
+their medians.
 """
 
 import statistics

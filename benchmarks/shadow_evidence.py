@@ -1,24 +1,25 @@
-"""What shadow models find on real corpora: users' own variances against one pooled variance, and against no models.
+"""Shadow models on real corpora: users' own variances compared with one pooled variance, and with no shadow models.
 
     python benchmarks/shadow_evidence.py FOLDER [--corpora plays built-in enron] [--groups 0 1 2]
     python benchmarks/shadow_evidence.py FOLDER --table
 
-Fixed, and committed, before any result.
+Everything below was fixed and committed before any result.
 
-**Trainings.** A group is ten trainings of a corpus by the recipe of `configs/evidence`, of the same people and the
-same base: five pairs, of which the second has in whom the first has out, by fair coins. Each training is audited in
-turn. The shadow models of its audit are of other pairs, so that every user is in half of them and none of them knows
-the audited coins: one pair for K = 2, two for K = 4, four for K = 8, the pairs in the order after its own. So a group
-gives ten audits; they share models, groups share none. Scores are the leading attack's, the likelihood ratio of fresh
-texts, mean over texts.
+**Trainings.** A group is ten trainings of a corpus by the recipe of `configs/evidence`, with the same people and the
+same base. They form five pairs: by fair coins, the second training of a pair includes the people whom the first
+excludes. Each training is audited in turn. The shadow models of its audit are from other pairs, so every user is in
+half of them, and none of them depends on the audited coins. K = 2 uses one pair, K = 4 two pairs, and K = 8 four pairs,
+in the order after the audited pair. A group therefore gives ten audits. They share models, but groups share none.
+Scores are the primary attack's: the likelihood ratio of fresh texts, mean over texts.
 
-**The rule.** TPR at 5 % FPR, the mean over all audits of a group, then over groups, then over corpora:
+**The rule.** The measure is TPR at 5 % FPR: the mean over all audits of a group, then over groups, then over corpora:
 
-- with 8 shadow models, users' own variances (`attacks/shadow.py`) find at least what one pooled variance of LiRA finds
-  (the way of before, `tests/oracles/shadow.py`, here over all users at once);
-- with 2 shadow models, they find more than the leading attack alone.
+- with 8 shadow models, users' own variances (`attacks/shadow.py`) reach at least the TPR of one pooled variance as in
+LiRA
+  (the earlier method, `tests/oracles/shadow.py`, here over all users at once);
+- with 2 shadow models, they reach a higher TPR than the primary attack alone.
 
-Both are printed for each corpus too, with every group's difference, since three groups of a corpus say little.
+Both are also printed for each corpus with every group's difference, because three groups of a corpus show little.
 """
 
 import argparse
@@ -60,7 +61,8 @@ OWN, POOLED, ALONE = "own variances", "pooled variance", "no shadow models"
 
 
 def pooled_variance_ratio(target: Array, shadows: Array, included: NDArray[np.bool_]) -> Array:
-    """Two normal densities around each user's own means, with one variance of all users (LiRA), shape (n,)."""
+    """Return the log-ratio of two normal densities around each user's means, with one variance for all (LiRA), shape
+    (n,)."""
     inside, outside = (
         np.where(its, shadows, 0.0).sum(axis=0) / its.sum(axis=0) for its in (included, ~included)
     )  # (n,) each
@@ -70,7 +72,8 @@ def pooled_variance_ratio(target: Array, shadows: Array, included: NDArray[np.bo
 
 
 def measure(corpus_name: str, group: int, folder: Path) -> None:
-    """Train and score what is not yet there of a group; scores and sides of each training are kept."""
+    """Train and score the parts of a group that are not stored yet. Scores and membership of each training are
+    stored."""
     config = load_config(CONFIGS / f"{corpus_name}.yaml")
     quiet = LineReporter(lambda line: print(line, flush=True))
     corpus = read_corpus(config, quiet)
@@ -100,7 +103,7 @@ def measure(corpus_name: str, group: int, folder: Path) -> None:
 def _scores(
     config: RunConfig, data: RunData, member: NDArray[np.bool_], base_name: str, out: Path, reporter: Reporter
 ) -> Array:
-    """Scores of all users under a model that is trained on those who are in."""
+    """Return the scores of all users under a model that is trained on the members."""
     users = data.ledger.scored_users()
     roles = {user: Role.HELD_IN if its else Role.HELD_OUT for user, its in zip(users, member, strict=True)}
     ledger = replace(data.ledger, key=new_key(), roles={**data.ledger.roles, **roles})
@@ -123,7 +126,7 @@ Trainings = Sequence[tuple[NDArray[np.bool_], Array]]  # who is in, and everybod
 
 
 def audits(trainings: Trainings) -> list[dict[str, dict[str, float]]]:
-    """What every training of a group gives away in each way, audited with models of the pairs after its own."""
+    """Return how much each training of a group leaks by each method, audited with models of the pairs after its own."""
     pairs = len(trainings) // 2
     found = []
     for number, (member, target) in enumerate(trainings):
@@ -147,7 +150,7 @@ def _found(scores: Array, member: NDArray[np.bool_]) -> dict[str, float]:
 
 
 def group_means(folder: Path) -> dict[str, list[dict[str, dict[str, float]]]]:
-    """By corpus and whole group, the mean over its audits of AUROC and TPR in each way."""
+    """Return, by corpus and complete group, the mean over audits of AUROC and TPR for each method."""
     found: dict[str, list[dict[str, dict[str, float]]]] = {}
     for corpus in CORPORA:
         for group in range(GROUPS):
@@ -169,12 +172,12 @@ def group_means(folder: Path) -> dict[str, list[dict[str, dict[str, float]]]]:
 
 
 def difference(found: Mapping[str, Sequence[Mapping[str, Any]]], way: str, than: str) -> dict[str, list[float]]:
-    """TPR in one way less that in another, by corpus and group."""
+    """Return the TPR of one method minus another's, by corpus and group."""
     return {corpus: [its[way]["tpr"] - its[than]["tpr"] for its in groups] for corpus, groups in found.items()}
 
 
 def table(found: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
-    """A Markdown table by corpus and way, the differences of the rule, and what it says."""
+    """Return a Markdown table by corpus and method, the differences in the rule, and the result of the rule."""
     lines = ["| corpus | groups of ten | way, shadow models | AUROC | TPR at 5 % FPR |", "|---|---|---|---|---|"]
     for corpus, groups in found.items():
         for way in groups[0]:
@@ -196,7 +199,7 @@ def table(found: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
 
 
 def main() -> None:
-    """Measure what is asked and not yet there, then print the table of all there is."""
+    """Measure the requested groups that are not stored yet. Then print the table of all stored groups."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path)
     parser.add_argument("--corpora", nargs="+", default=CORPORA, choices=CORPORA)

@@ -1,11 +1,11 @@
 """The size of heldin: `python benchmarks/size.py`.
 
-Lines and modules of the package, import depth, and what an audit of two files loads.
+Counts lines and modules of the package, the depth of imports, and the modules that an audit of two files loads.
 
-Product lines are those of every Python file outside of tests, docs, benchmarks, examples, src and replication. Import
-depth is the number of modules on the longest chain of imports at the top level of modules; where imports in functions
-count too, a circle counts as one step. Imports in functions are counted outside of commands and api, which load what a
-command needs when it is called; of these, imports of heldin's own modules and of libraries are counted apart.
+Product lines are in every Python file outside of tests, docs, benchmarks, examples, src and replication. Import depth
+is the number of modules on the longest chain of imports at the top level of modules. If imports in functions also
+count, a circle counts as one step. Imports in functions are counted outside of commands and api, which load what a
+command needs only when it is called. Imports of heldin's own modules and of libraries are counted separately.
 """
 
 import ast
@@ -28,7 +28,7 @@ NAMES = ("its", "one", "found", "said", "told", "of", "what")
 
 
 def product_files() -> list[Path]:
-    """Every Python file of the package that git knows."""
+    """Return every Python file of the package that git tracks."""
     listed = subprocess.run(["git", "ls-files", "*.py"], cwd=ROOT, check=True, capture_output=True, text=True).stdout
     return [
         ROOT / name for name in listed.splitlines() if Path(name).parts[0] not in OUTSIDE and (ROOT / name).is_file()
@@ -36,12 +36,12 @@ def product_files() -> list[Path]:
 
 
 def lines_of(paths: list[Path]) -> int:
-    """Lines of these files."""
+    """Return the number of lines in these files."""
     return sum(len(path.read_text(encoding="utf-8").splitlines()) for path in paths)
 
 
 def write_audited_files(folder: Path) -> None:
-    """Fill the folder with the example of heldin and two trained models: what ``audit_words`` audits."""
+    """Write heldin's example and two trained models to the folder, for the audit in ``audit_words``."""
     example = (
         "from heldin.jobs.example import write_example; from heldin.base.progress import LineReporter; from pathlib"
         " import Path; import sys; write_example(Path(sys.argv[1]), users=40, models=True,"
@@ -51,7 +51,7 @@ def write_audited_files(folder: Path) -> None:
 
 
 def audit_words(files: Path) -> list[str]:
-    """Return the words of `heldin audit` of two of these files."""
+    """Return the command-line words of `heldin audit` for these files."""
     options = {
         "--model": files / "model",
         "--reference": files / "base",
@@ -94,7 +94,7 @@ for number, words in enumerate(json.loads(sys.argv[1])):
 
 
 def loaded_modules(commands: list[list[str]]) -> list[list[str]]:
-    """Return the modules of heldin that a process has loaded after each of these commands."""
+    """Return, for each command, the modules of heldin that a process has loaded after it."""
     words = [sys.executable, "-c", _LOADING, json.dumps(commands)]
     ran = subprocess.run(words, check=True, capture_output=True, text=True)
     lines = [json.loads(line) for line in ran.stderr.splitlines() if line.startswith('{"number"')]
@@ -102,25 +102,25 @@ def loaded_modules(commands: list[list[str]]) -> list[list[str]]:
 
 
 def file_of(module: str) -> Path | None:
-    """The file of a module of heldin; None for the package itself."""
+    """Return the file of a module of heldin; None for the package itself."""
     parts = module.split(".")[1:]
     places = [ROOT.joinpath(*parts).with_suffix(".py"), ROOT.joinpath(*parts, "__init__.py")] if parts else []
     return next((path for path in places if path.is_file()), None)
 
 
 def module_of(path: Path) -> str:
-    """Return the name of the module in a file of the package."""
+    """Return the name of the module in this file of the package."""
     parts = path.relative_to(ROOT).with_suffix("").parts
     return ".".join(("heldin", *(parts[:-1] if parts[-1] == "__init__" else parts)))
 
 
 def imported_at_top_level(path: Path, modules: Collection[str]) -> set[str]:
-    """Return the modules that a file imports whenever it is imported: not within functions, and not for types alone."""
+    """Return the modules that a file always imports: not in functions, and not for types only."""
     return _imports(tree_of(path).body, modules) & set(modules)
 
 
 def _imports(nodes: Iterable[ast.AST], modules: Collection[str]) -> set[str]:
-    """Return what import statements name: modules of the collection, and others by their first part."""
+    """Return the imported names: modules of the collection, and for others the first part of the name."""
     found = set()
     for node in nodes:
         if isinstance(node, ast.ImportFrom) and node.module is not None:
@@ -132,7 +132,7 @@ def _imports(nodes: Iterable[ast.AST], modules: Collection[str]) -> set[str]:
 
 
 def _in_functions(path: Path) -> list[ast.AST]:
-    """Return the import statements within functions, each once."""
+    """Return each import statement inside a function, once."""
     functions = [node for node in ast.walk(tree_of(path)) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
     found = [
         node for function in functions for node in ast.walk(function) if isinstance(node, ast.Import | ast.ImportFrom)
@@ -141,9 +141,9 @@ def _in_functions(path: Path) -> list[ast.AST]:
 
 
 def imports_in_functions() -> tuple[list[str], list[str]]:
-    """Return the import statements within functions, as file:line, outside of commands and api.
+    """Return the import statements inside functions, as file:line, outside of commands and api.
 
-    First those of heldin's own modules, then those of libraries.
+    The first list has imports of heldin's own modules, the second list imports of libraries.
     """
     files = {module_of(path): path for path in product_files()}
     own, libraries = [], []
@@ -165,7 +165,7 @@ def _import_graph(*, in_functions: bool) -> dict[str, set[str]]:
 
 
 def import_circles() -> list[list[str]]:
-    """Return the groups of modules that import one another, imports in functions included."""
+    """Return the groups of modules that import each other, including imports in functions."""
     return sorted(sorted(group) for group in _groups(_import_graph(in_functions=True)) if len(group) > 1)
 
 
@@ -199,7 +199,7 @@ def import_depth(*, in_functions: bool = False) -> int:
     """Return the number of modules on the longest chain of imports.
 
     Args:
-        in_functions: whether imports in functions count too.
+        in_functions: whether imports in functions also count.
     """
     graph = _import_graph(in_functions=in_functions)
     depth: dict[str, int] = {}
@@ -210,7 +210,7 @@ def import_depth(*, in_functions: bool = False) -> int:
 
 
 def uses_of_names(paths: list[Path]) -> Counter[str]:
-    """How often a variable or parameter has one of the names that say nothing."""
+    """Return how often each uninformative name is used for a variable or parameter."""
     uses: Counter[str] = Counter()
     for path in paths:
         for node in nodes_of(path):
@@ -228,19 +228,19 @@ def tree_of(path: Path) -> ast.Module:
 
 @cache
 def nodes_of(path: Path) -> tuple[ast.AST, ...]:
-    """Return every node of the parsed file: several counts go through all of them."""
+    """Return every node of the parsed file. The result is cached, because several counts need it."""
     return tuple(ast.walk(tree_of(path)))
 
 
 def names_of_several_classes(paths: list[Path]) -> list[str]:
-    """Return the names that more than one class has."""
+    """Return the names that more than one class uses."""
     nodes = (node for path in paths for node in nodes_of(path))
     named = Counter(node.name for node in nodes if isinstance(node, ast.ClassDef))
     return sorted(name for name, count in named.items() if count > 1)
 
 
 def _compared_parts(node: ast.AST) -> Iterator[str | ast.Name]:
-    """Yield the texts and names in an expression, without what it hands to functions."""
+    """Yield the texts and names in an expression, except arguments of functions."""
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
         yield node.value
     elif isinstance(node, ast.Name):
@@ -257,7 +257,7 @@ def _compared_parts(node: ast.AST) -> Iterator[str | ast.Name]:
 
 
 def _compared_texts(test: ast.FunctionDef) -> Iterator[str]:
-    """Yield the texts that a test function compares something with."""
+    """Yield the texts that a test function compares with something."""
     parts: list[str | ast.Name] = []
     for node in ast.walk(test):
         if isinstance(node, ast.Assert):
@@ -276,7 +276,7 @@ def _compared_texts(test: ast.FunctionDef) -> Iterator[str]:
 
 
 def _literal_tables(test: ast.FunctionDef) -> Iterator[tuple[str | list[str], list[ast.expr]]]:
-    """Yield the names and rows of the tables that parametrize a test or that it goes through."""
+    """Yield names and rows of the tables that parametrize a test, or over which the test iterates."""
     for call in test.decorator_list:
         if isinstance(call, ast.Call) and ast.unparse(call.func).endswith("parametrize"):
             yield ast.literal_eval(call.args[0]), getattr(call.args[1], "elts", [])
@@ -289,11 +289,11 @@ def _literal_tables(test: ast.FunctionDef) -> Iterator[tuple[str | list[str], li
 
 
 def tests_tied_to_wording() -> list[str]:
-    """Return the test functions, as file::name, that a change of a sentence of heldin may break.
+    """Return the test functions, as file::name, that a change of a sentence in heldin may break.
 
-    These are test functions outside of ``ABOUT_WORDS`` that compare with a phrase: three or more lowercase words in
-    a row within a text that is asserted, given to ``match=``, or a parameter whose name is asserted or matched.
-    A text that is handed to a function is a test's input and no comparison.
+    These are test functions outside of ``ABOUT_WORDS`` that compare with a phrase. A phrase is three or more lowercase
+    words in a row. It is in a text that is asserted, passed to ``match=``, or a parameter whose name is asserted or
+    matched. A text that is an argument of a function is an input of the test, and not a comparison.
     """
     tied = []
     for path in sorted((ROOT / "tests").rglob("test_*.py")):
@@ -309,11 +309,11 @@ def tests_tied_to_wording() -> list[str]:
 
 
 def files_that_use_private_names() -> dict[str, list[str]]:
-    """Return, for each file of tests that uses private names of heldin, these names.
+    """Return, for each test file that uses private names of heldin, these names.
 
-    A use is an import, an attribute, or a text that names what ``setattr`` replaces. A name counts where heldin
-    defines it and the file does not: private names of other libraries are their own matter. A test of a refusal
-    states which check raised the error (``by="..."``); such a text is no use.
+    A use is an import, an attribute, or a text that names the target of ``setattr``. A name counts if heldin defines it
+    and the file does not; private names of other libraries do not count. A test of a refusal states which check raised
+    the error (``by="..."``); such a text is not a use.
     """
     of_heldin = _private_names(product_files()) - {"_repr_html_"}  # a protocol of notebooks
     used = {

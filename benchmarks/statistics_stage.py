@@ -1,9 +1,9 @@
-"""The statistics stage of a large run, by parts, without any model: how its time grows with users.
+"""The statistics stage of a large run, by parts and without a model: how its time grows with the number of users.
 
     PYTHONPATH=. .venv/bin/python benchmarks/statistics_stage.py [--users 1250 2500 5000]
 
-Scores are made up; texts are those of the synthetic corpus, some nine of each user scored and some 75 trained on, as
-in a run whose attacker has a tenth of each user's records.
+Scores are made up. Texts are from the synthetic corpus: about nine scored texts and about 75 training texts per user,
+as in a run whose attacker has a tenth of each user's records.
 """
 
 import argparse
@@ -31,7 +31,7 @@ SENTENCES = 40  # users whose texts are written; the others' are theirs with a w
 
 
 def main() -> None:
-    """Print seconds of processor time for each number of users."""
+    """Print the seconds of processor time for each number of users."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--users", type=int, nargs="+", default=[1250, 2500, 5000])
     texts = [record.text for record in generate(SyntheticCorpus(users=SENTENCES, mean_records=80, min_records=60))]

@@ -1,11 +1,11 @@
-"""What a batch costs beside its cells, and what more workers and a Ray cluster give.
+"""The overhead of a batch over its cells, and the gain from more workers and from a Ray cluster.
 
     PYTHONPATH=. python benchmarks/sweep_places.py [--cells 4] [--steps 150]
 
-On the built-in corpus, all with one thread a cell, each in a new folder. With a filled cache: the cells one after
-another by ``heldin run``, then sweeps with one worker and with two. A machine of a Ray cluster begins with a cache of
-its own, so that two workers on Ray (where it is installed) are held against two here with an empty one. Nothing else
-should run on the machine.
+All runs use the built-in corpus, one thread per cell, and a new folder. With a filled cache, the cells first run one
+after another by ``heldin run``, then as sweeps with one worker and with two. A machine of a Ray cluster starts with its
+own empty cache. So two workers on Ray (if it is installed) are compared with two local workers and an empty cache.
+Nothing else should run on the machine.
 """
 
 import argparse

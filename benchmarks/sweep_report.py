@@ -1,4 +1,4 @@
-"""Time of the PDF and size of the page of a sweep of fifty cells: PYTHONPATH=. python benchmarks/sweep_report.py."""
+"""Time of the PDF and size of the page for a sweep of fifty cells: PYTHONPATH=. python benchmarks/sweep_report.py."""
 
 import tempfile
 import time

@@ -1,8 +1,8 @@
-"""AUROC of what an attacker sees: log-probabilities, the likeliest next tokens, or only text, by number of samples.
+"""AUROC by the attacker's access: log-probabilities, the likeliest next tokens, or only text, by number of samples.
 
-`python benchmarks/text_level.py --model MODEL --reference BASE --held-in FILE --held-out FILE` audits at all levels (a
-second call takes the answers from the cache), prints a table, and with --figure PATH draws it. With --cost it times
-sampling against plain batched generation of as many tokens instead.
+`python benchmarks/text_level.py --model MODEL --reference BASE --held-in FILE --held-out FILE` audits at all levels and
+prints a table; a second call reads the answers from the cache. --figure PATH also draws the table. With --cost, it
+instead times sampling against plain batched generation of as many tokens.
 """
 
 import argparse
@@ -34,7 +34,7 @@ SAMPLES = (1, 2, 4, 8, 16)
 
 
 def read(path: Path, user: str, text: str, side: str) -> dict[str, list[str]]:
-    """The texts of a file of JSON lines by user."""
+    """Return the texts in a file of JSON lines, by user."""
     by_user: dict[str, list[str]] = {}
     for line in path.read_text(encoding="utf-8").splitlines():
         row = json.loads(line)
@@ -43,7 +43,7 @@ def read(path: Path, user: str, text: str, side: str) -> dict[str, list[str]]:
 
 
 def auroc(statistics: Sequence[TextStatistic], member: dict[str, bool], name: str) -> tuple[float, float, float]:
-    """AUROC of the mean over texts, with its 95 % interval."""
+    """Return the AUROC of the mean over texts, with its 95 % interval."""
     by_user: dict[str, list[float]] = {}
     for each in statistics:
         if each.attack == name:
@@ -55,7 +55,7 @@ def auroc(statistics: Sequence[TextStatistic], member: dict[str, bool], name: st
 
 
 def fewer(scores: list[TokenScores], samples: int) -> list[TokenScores]:
-    """The answers with the first samples alone."""
+    """Return the answers with only the first samples."""
     return [
         TokenScores(
             each.logprobs,
@@ -94,7 +94,7 @@ def rows(
 
 
 def cost(lm: LanguageModel, folder: Path, *, prefixes: int = 32, samples: int = 16, tokens: int = 32) -> float:
-    """Time of sampling over that of transformers' generation of as many tokens in one batch at a time."""
+    """Return the time of sampling, divided by transformers' time for as many tokens in single batches."""
     texts = [Prefix(f"The river opens the letter on day {i}. " * 3) for i in range(prefixes)]
     asked = AnswerRequest(samples, tokens, 1.0, 1, 0)
     ids = lm.tokenizer([text.text for text in texts], add_special_tokens=False, padding=False)["input_ids"]
@@ -128,7 +128,7 @@ def cost(lm: LanguageModel, folder: Path, *, prefixes: int = 32, samples: int = 
 
 
 def draw(found: Sequence[Row], path: Path) -> None:
-    """AUROC by samples, one line for each attack, with those of stronger attackers as level lines."""
+    """Draw AUROC over samples, one line per attack. Horizontal lines show stronger attackers."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(6, 3.6), layout="constrained")

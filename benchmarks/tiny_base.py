@@ -1,4 +1,4 @@
-"""A tiny GPT-Neo pre-trained on news, as a base model that has read none of the plays and mails of other trials.
+"""Pre-train a tiny GPT-Neo on news, as a base model that has not read the plays and mails of other experiments.
 
 HELDIN_DATA_DIR=DATA PYTHONPATH=. python benchmarks/tiny_base.py FOLDER [--vocabulary gpt2] [--hidden 64]
 """

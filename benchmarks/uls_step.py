@@ -1,10 +1,11 @@
-"""One clipped step beside a plain one on the same tokens, interleaved in one process: `python benchmarks/uls_step.py`.
+"""A clipped step compared with a plain one, interleaved in one process: `python benchmarks/uls_step.py`.
 
-A tiny GPT-Neo (1.07 million parameters, tied embeddings), full fine-tuning, no optimizer and no noise: forward,
-backward and, for the clipped steps, norms, clipping and the sum. Medians of the ratios to the plain step of the round.
-On a machine that others use too, `--threads 1 --processor-time` gives steadier figures.
-Opacus: hooks of GradSampleModule on the same model with untied embeddings (it refuses tied ones), positions given a
-batch dimension (without it its norms are wrong), norms and the clipped sum as its optimizer forms them.
+Both steps use the same tokens. The model is a tiny GPT-Neo (1.07 million parameters, tied embeddings), without
+optimizer and noise. A step is forward and backward; a clipped step also has norms, clipping and the sum. The benchmark
+prints medians of the ratios to the plain step of the same round. On a shared machine, `--threads 1 --processor-time`
+gives steadier figures. Opacus uses the hooks of GradSampleModule on the same model with untied embeddings, because it
+refuses tied ones. Positions get a batch dimension, because its norms are wrong without it. Norms and the clipped sum
+are computed as in its optimizer.
 """
 
 import argparse
@@ -73,7 +74,7 @@ def opacus_step(hooked: Any, units: UnitBatch, clip_norm: float) -> None:
 def compare(
     plain: Callable[[], Any], others: dict[str, Callable[[], Any]], rounds: int, clock: Callable[[], float]
 ) -> None:
-    """Print each one's time over the plain one's."""
+    """Print the time of each step, divided by the plain step's."""
 
     def seconds(call: Callable[[], Any]) -> float:
         began = clock()

@@ -1,4 +1,4 @@
-"""User-entity DP: epsilon by holders, caps over many records, words searched in mail-like texts, and steps in pairs.
+"""User-entity DP: epsilon by holders, caps over many records, search for words in mail-like texts, and paired steps.
 
 `PYTHONPATH=. python benchmarks/user_entity.py --records 1000000`. Prints seconds and the peak of memory.
 """
@@ -42,12 +42,12 @@ def timed(what: str, work: Callable[[], object]) -> None:
 
 
 def strict(holders: int) -> float:
-    """The paper's setting on CoNLL, T = 500."""
+    """Return epsilon in the paper's setting on CoNLL, with T = 500."""
     return epsilon(TwoLevelGaussian(102.0, 50 / 946, 0.5, holders), 500, 1e-5)
 
 
 def caps(records: int) -> int:
-    """About two entities a record, named in a few records or in very many."""
+    """Apply caps with about two entities per record; an entity is named in a few records or in very many."""
     dice = np.random.default_rng(0)
     order = slot_order(seed_key(0), (f"record {i}" for i in range(records)), records)
     counts = dice.integers(0, 5, records)
@@ -70,7 +70,8 @@ def searched(folder: Path, texts: int, names: int) -> int:
 
 
 def steps(rounds: int) -> dict[str, float]:
-    """Whole private steps on the same tokens in turn: median time of the second over the first, by processor time."""
+    """Take whole private steps on the same tokens in turn. Return the median time ratio of second to first, processor
+    time."""
     ids = torch.randint(0, VOCABULARY, (128, 65), generator=torch.Generator().manual_seed(0)).tolist()
     model = new_model()
     users = [f"user {i // 8}" for i in range(len(ids))]

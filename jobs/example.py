@@ -1,6 +1,6 @@
-"""The built-in corpus as files, an input for every command: texts, groups, scores, configs, models.
+"""Write the built-in corpus as files that every command can read: texts, groups, scores, configs, models.
 
-All files, including the coins, follow from a public seed: they are an example, and audit nobody.
+All files, including the coins, follow from a public seed. They are an example, and audit no real person.
 """
 
 import json
@@ -44,7 +44,7 @@ class ExampleFile:
 
 @dataclass(frozen=True)
 class _Texts:
-    """The users and texts of each file. Every user is public, or held in or out by a fair coin."""
+    """The users and texts in each file. A user is public, or a fair coin makes the user a member or a non-member."""
 
     everything: Sequence[SyntheticRecord]
     public: Sequence[SyntheticRecord]
@@ -76,7 +76,7 @@ def write_example(
     if to.exists() and (not to.is_dir() or any(to.iterdir())):
         raise InputError(f"'{to}' is not empty: name a new folder")
     if users < LEAST_USERS:
-        raise InputError(f"{counted(users, 'user')} cannot make two groups: give --users {LEAST_USERS} or more")
+        raise InputError(f"{counted(users, 'user')} are too few for two groups: give --users {LEAST_USERS} or more")
     texts = _texts(users, seed)
     files = {
         "corpus.jsonl": texts.everything,
@@ -136,7 +136,7 @@ def _write(path: Path, records: Iterable[SyntheticRecord], rows: MadeUpRows) -> 
 
 
 def _scores(texts: _Texts, seed: int) -> str:
-    """Return one made-up score for each user of the two groups, in the format of another tool's scores."""
+    """Return one made-up score for each user in the two groups, in the format of another tool's scores."""
     rng = np.random.default_rng(seed)
     groups = ((texts.held_in, 1), (texts.held_out, 0))
     sides = {record.user: side for records, side in groups for record in records}
@@ -152,7 +152,7 @@ def _scores(texts: _Texts, seed: int) -> str:
 def _described(
     to: Path, files: Mapping[str, Sequence[SyntheticRecord]], models: bool, rows: MadeUpRows
 ) -> list[ExampleFile]:
-    """Return each file, with its content in words, and a command to try."""
+    """Return each file with a description and an example command."""
 
     def holds(name: str, content: str) -> str:
         users = len({record.user for record in files[name]})
@@ -168,7 +168,7 @@ def _described(
         f" {at('held_out.jsonl')} --training {at('training.jsonl')} {columns} --assignment coin"
     )
     if not models:
-        audit += " (MODEL: BASE fine-tuned by you on training.jsonl; --models trains a small one)"
+        audit += " (MODEL: fine-tune BASE on training.jsonl yourself, or let --models train a small one)"
     clip = "heldin choose --users 200 --budget 64 --steps 200 --target-epsilon 4 --public-texts"
     described = [
         ("corpus.jsonl", holds("corpus.jsonl", "everybody"), f"heldin corpus stats {at('corpus.jsonl')} {columns}"),
@@ -193,5 +193,5 @@ def _described(
 
 
 def lines(files: Sequence[ExampleFile]) -> list[str]:
-    """Return, for a terminal, each file with its content, and below it the command."""
+    """Return lines for a terminal: each file with its content, and its command on the next line."""
     return [line for file in files for line in (f"{file.path}: {file.holds}", f"    {file.command}")]

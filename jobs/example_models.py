@@ -1,4 +1,4 @@
-"""The models of the example: a base trained on public users only, and a model fine-tuned from it."""
+"""The example's models: a base model trained only on public users, and a model fine-tuned from the base model."""
 
 import shutil
 from collections.abc import Sequence
@@ -32,12 +32,12 @@ def train_models(
     reporter: Reporter,
     rows: MadeUpRows,
 ) -> None:
-    """Train ``folder``/base on public users only, and ``folder``/model from the base on the held-in users.
+    """Train ``folder``/base on public users only, and fine-tune it on the members' texts as ``folder``/model.
 
     Args:
-        public: mails of public users.
-        training: mails of held-in users.
-        rows: type of the rows; on preference pairs the model is trained by direct preference optimisation.
+        public: records of public users.
+        training: records of members.
+        rows: type of the rows; for preference pairs, fine-tuning is direct preference optimisation.
     """
     built_in = parse_config(contents("built_in"), "the built-in config")
     assert built_in.model.pretrain is not None

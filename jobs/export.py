@@ -1,7 +1,8 @@
-"""The files that may be released: the trained model with the label of its plan, and nothing else of a run.
+"""The files of a run that may be released: the trained model, with its plan as a label.
 
-Export is refused if weights, tokenizer, record, config and plan do not agree: an epsilon on the wrong weights is worse
-than none. The exported plan has every file's hash, so anyone who receives the folder can check it.
+heldin refuses to export if weights, tokenizer, record, config and plan do not agree, because an epsilon on the wrong
+weights is worse than none. The exported plan lists the hash of every file, so anyone who receives the folder can check
+it.
 """
 
 import json
@@ -50,8 +51,8 @@ def export_run(run: Path, to: Path) -> list[str]:
     Record, scores, ledger and report are not exported: they contain exact statistics about private users.
 
     Raises:
-        InputError: ``run`` is not a finished run, its plan is damaged, or ``to`` is not empty; the weights, the
-            tokenizer, the record's guarantee or the config do not match the plan; or the plan contains a number
+        InputError: ``run`` is not a finished run, its plan is damaged, or ``to`` is not empty; the plan does not match
+            the weights, the tokenizer, the record's guarantee or the config; or the plan contains a number that was
             measured on users.
     """
     # A folder such as "." has no name beside which a temporary one could be made.
@@ -59,7 +60,7 @@ def export_run(run: Path, to: Path) -> list[str]:
     record = read_record(run / "record.json")
     model = run / "checkpoints" / "final"
     if record.kind != "run" or record.training is None or not (model / "config.json").is_file():
-        raise InputError(f"'{run}' has no model that was trained here: export a finished `heldin run`")
+        raise InputError(f"'{run}' has no model that heldin trained: export a finished `heldin run`")
     if to.exists() and (not to.is_dir() or any(to.iterdir())):
         raise InputError(f"'{to}' is not empty: name a new folder")
     plan = read_plan(run / PLAN)  # also checks that the stated guarantee follows from the mechanism
@@ -85,10 +86,10 @@ def export_run(run: Path, to: Path) -> list[str]:
 def verify_exported(folder: Path) -> str:
     """Check that each file of an exported folder has the hash in the plan, and describe the folder in one line.
 
-    This shows that no file changed since the export; only a signature could show who exported it.
+    A match shows that no file changed since the export. Only a signature could show who exported the folder.
 
     Raises:
-        InputError: the folder does not exist; its plan is damaged, was not exported or names no model; or a file is
+        InputError: the folder does not exist; its plan is damaged, was not exported or lists no model; or a file is
             missing, was changed, or is not in the plan.
     """
     plan = read_plan(folder / PLAN)
@@ -113,7 +114,9 @@ def verify_exported(folder: Path) -> str:
         if not file.is_file():
             raise InputError(f"'{file}' is missing, though plan.json lists it: fetch the folder again")
         if file_sha256(file) != stated:
-            raise InputError(f"'{file}' differs from the file in plan.json (another SHA-256): do not use the folder")
+            raise InputError(
+                f"'{file}' differs from the file in plan.json (its SHA-256 differs): do not use the folder"
+            )
     # A further file may change what a model is: a custom tokenizer, an adapter, other weights.
     stray = next((name for name in files_in(folder) if name not in {*hashes, PLAN}), None)
     if stray is not None:
@@ -127,9 +130,9 @@ def _leaves(file: Path) -> bool:
 
 
 def _copy_adapter(adapter: Path, to: Path, base: str | None) -> None:
-    """Copy the adapter that is merged into the model's weights.
+    """Copy the adapter that training merged into the model's weights.
 
-    The config of the copy names a public base, and no path on this machine.
+    The config of the copy contains the hub name of a public base model, and no path on this machine.
     """
     to.mkdir()
     to.chmod(0o755)
@@ -152,7 +155,7 @@ def _is_weights(name: str) -> bool:
 
 
 def _require_trained_here(run: Path, model: Path, record: Record, stated: TrainingFacts, plan: Mechanism) -> None:
-    """Raise InputError for any difference that ``heldin verify`` would find in the model or its guarantee."""
+    """Raise InputError for each difference in the model or its guarantee that ``heldin verify`` would report."""
     # The weights are loaded and hashed again: a checkpoint that was exchanged since the audit has another fingerprint.
     config = read_run_config(run)
     # In the precision of the attack, which the fingerprint names.
@@ -160,7 +163,7 @@ def _require_trained_here(run: Path, model: Path, record: Record, stated: Traini
     _, changed = compared("target", record.target, model_facts(loaded, record.target.name))
     if changed:
         raise InputError(
-            f"nothing was exported: '{model}' is not the model that was trained and audited here ({changed[0].line()})"
+            f"nothing was exported: '{model}' is not the model that this run trained and audited ({changed[0].line()})"
         )
     if config.defense.measured_clip is not None:
         raise InputError(
@@ -182,7 +185,8 @@ def _require_trained_here(run: Path, model: Path, record: Record, stated: Traini
 
 
 def _curve(plan: Mechanism) -> str:
-    """Return the curve of the guarantee as a table, from the plan and no measurement; "" if there is none."""
+    """Return the guarantee's epsilon for several numbers of exposed records, as a table; "" if there is no such
+    curve."""
     promise = plan.guarantee()
     if not isinstance(promise, Guarantee) or promise.exposure is None:
         return ""
@@ -203,7 +207,7 @@ _NOT_STATED = "[More Information Needed]"  # of the template of Hugging Face, wh
 
 
 def _declared(record: Record) -> str:
-    """Return who declares the guarantee, if heldin does not."""
+    """Return a sentence that names who declares the guarantee; "" if heldin itself computed it."""
     training = record.training
     if training is None or training.epsilon is None or training.declared_by is None:
         return ""
@@ -278,7 +282,7 @@ Private texts of people. The texts are not published.
 
 
 def _card(record: Record, plan: Mechanism) -> str:
-    """Return a public model card without any number measured on private users."""
+    """Return a public model card, which has no number measured on private users."""
     release, promise = release_of(record.config), plan.guarantee()
     owner, purpose = (release.owner, release.purpose) if release else (None, None)
     private, public_base = isinstance(promise, Guarantee), _public_base(record)

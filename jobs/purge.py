@@ -1,6 +1,6 @@
-"""Remove the secrets of a finished run, audit or sweep: keys, ledgers, scores, weights. The results stay readable.
+"""Remove the secrets of a finished run, audit or sweep: keys, ledgers, scores, weights. Results remain readable.
 
-heldin purges a folder only if it wrote the content, deletes only files with its own names, and never follows links.
+heldin deletes only files with its own names, in folders whose content it wrote, and never follows links.
 """
 
 import json
@@ -51,21 +51,21 @@ _STATE = ("state.json", OPTIONS, INDEX)
 _FINAL = "final"  # within checkpoints, the model itself; the others hold states of the optimizer
 _LEDGERS = ("ledger.json", "cell.json", "key", SEAL)
 _LOST = {
-    "ledger": "who was held in; that coins and noise followed from the key whose hash the record names",
-    "scores": "the record's numbers from scores (heldin verify, heldin report --scores)",
+    "ledger": "who was a member; that coins and noise came from the key whose hash is in the record",
+    "scores": "the record's numbers that depend on scores (heldin verify, heldin report --scores)",
     "model": "the model behind the record's fingerprint (heldin export)",
 }
 
 
 @dataclass(frozen=True)
 class Purged:
-    """The files that a purge would remove, or removed.
+    """The files that a purge removed, or would remove.
 
     Attributes:
-        folders: the folder, and for a sweep the folders that tuned it and its cells.
-        removed: files and folders, relative to the folder.
-        kept: heldin's files that stay.
-        others: files that heldin did not write; they stay, too.
+        folders: the folder; for a sweep, also its tuning folders and the folders of its cells.
+        removed: files and folders to remove, as paths relative to the folder.
+        kept: files that heldin wrote and does not remove.
+        others: files that heldin did not write, and does not remove.
         unverifiable: results that can no longer be verified.
     """
 
@@ -78,14 +78,14 @@ class Purged:
 
 
 def plan_purge(folder: Path, keep: Collection[str]) -> Purged:
-    """Return the files that a purge of ``folder`` would remove, without changing any.
+    """Return the files that a purge of ``folder`` would remove. Changes no file.
 
     Args:
         folder: folder of a run, an audit, a planted training set or a sweep.
         keep: types of files to keep, from ``KEPT``.
 
     Raises:
-        InputError: the folder is none of these, it is a cell of a sweep, or ``keep`` has an unknown type.
+        InputError: the folder has another type, it is a cell of a sweep, or ``keep`` has an unknown type.
     """
     unknown = sorted(set(keep) - KEPT.keys())
     if unknown:
@@ -110,25 +110,26 @@ def plan_purge(folder: Path, keep: Collection[str]) -> Purged:
 
 
 def _lost_with(gone: Collection[str]) -> tuple[str, ...]:
-    """Return the results that nobody can verify without these files."""
+    """Return the results that nobody can verify without these types of files."""
     scores = any(name in (*_SECRETS[1:], *_OF_TRAININGS) or name.endswith(TABLE) for name in gone)
     lost = {"ledger": "ledger" in gone, "scores": scores, "model": "checkpoints" in gone}
     return tuple(_LOST[name] for name, is_lost in lost.items() if is_lost)
 
 
 def purge(folder: Path, keep: Collection[str]) -> Purged:
-    """Remove the secrets, cell by cell, and mark each folder. After a kill, call it again to continue.
+    """Remove the secrets of each folder in turn, and mark the folder as purged. After a kill, call it again to
+    continue.
 
-    Files are unlinked; backups, snapshots and a disk's erased blocks may still contain them.
+    ``purge`` unlinks files; backups, snapshots and a disk's erased blocks may still contain them.
 
     Raises:
-        InputError: ``plan_purge`` raises, or a process works in the folder.
+        InputError: ``plan_purge`` raises, or a process is working in the folder.
     """
     plan = plan_purge(folder, keep)
     with one_process_at_a_time(folder):
         for place in plan.folders:
             if place != folder and is_held(place):
-                raise InputError(f"a process works on '{place}': wait for this process, or stop it")
+                raise InputError(f"a process is working on '{place}': wait for this process, or stop it")
         now = datetime.now(UTC).isoformat(timespec="seconds")
         for place in plan.folders:
             # First: a folder with a part of its secrets is no folder to go on with.
@@ -196,7 +197,7 @@ def _is_of_trainings(folder: Path) -> bool:
 
 
 def _content(path: Path) -> dict[str, object]:
-    """Return a JSON object; empty if the file contains none."""
+    """Return the JSON object in a file; empty if the file contains none."""
     try:
         content = read_json(path)
     except (OSError, ValueError):
@@ -205,7 +206,7 @@ def _content(path: Path) -> dict[str, object]:
 
 
 def _removed(folder: Path, keep: Collection[str]) -> Iterator[Path]:
-    """Yield the paths to remove, secrets first, including files of killed processes."""
+    """Yield the paths to remove, secrets first. They include temporary files of killed processes."""
     trainings = _OF_TRAININGS if _is_of_trainings(folder) else ()
     batch = _OF_SWEEPS if _is_sweep(folder) or _is_sweep(folder / TUNING) else ()
     planted = _OF_PLANTED if _is_planted(folder) else ()
@@ -241,7 +242,7 @@ def _size(path: Path) -> int:
 
 
 def lines(purged: Purged, *, done: bool) -> list[str]:
-    """Return removed and kept files as lines for a terminal, each name of a sweep once."""
+    """Return lines for a terminal about removed and kept files; a name that occurs in many cells is listed once."""
     where = f" in {len(purged.folders)} folders" if len(purged.folders) > 1 else ""
 
     def names(paths: tuple[str, ...]) -> str:
@@ -264,4 +265,4 @@ def lines(purged: Purged, *, done: bool) -> list[str]:
     output += [f"{tense}: {loss}" for loss in purged.unverifiable]
     if _is_planted(purged.folders[0]):
         output.append("audits in other folders (--out) contain scores too: purge each of them")
-    return [*output, "the cache has its own command, heldin cache --clear; backups and snapshots are beyond heldin"]
+    return [*output, "clear the cache with heldin cache --clear; delete backups and snapshots yourself"]

@@ -1,4 +1,4 @@
-"""One run, from corpus to record. Each stage writes a file to the run folder and is not repeated.
+"""One run, from corpus to record. Each stage writes a file to the run folder, and runs only once.
 
 config.yaml  ledger/  plan.json  previous.json  checkpoints/  scores.parquet  record.json  seconds.json  log.txt
 """
@@ -65,14 +65,15 @@ _RECORDS_OF_ADAPTER = 8
 def run(config: RunConfig, out: Path, reporter: Reporter, *, command: str) -> Record | None:
     """Complete the run in ``out``, and return the record.
 
-    Under ``torchrun`` every process calls it: the first process prepares and writes, all train, and the first finishes.
+    Under ``torchrun`` every process calls this function. The first process prepares the run, all processes train, and
+    the first process writes the results.
 
     Args:
         config: config of the run; the same as in an earlier, unfinished run in ``out``.
 
     Returns:
-        The record; None if a filter halted training (a result, without a model), and in all processes other than the
-        first.
+        The record. None if a filter halted training (this is a result, without a model). None also in all processes but
+        the first.
 
     Raises:
         InputError: ``out`` contains a run of another config, another process works in it, or the input is unusable.
@@ -114,15 +115,15 @@ def run(config: RunConfig, out: Path, reporter: Reporter, *, command: str) -> Re
 
 @dataclass(frozen=True)
 class _Trained:
-    """The trained model and data for the measures.
+    """The trained model, and the data that the measures need.
 
     Attributes:
         data: corpus and ledger.
         mechanism: mechanism of the training.
-        fixed: choices fixed before any score.
+        fixed: choices that were fixed before any score.
         base_name: hub name or folder of the model with which training began.
-        norms: norms of canary users' gradients at that model; None without canary users, and in all but the first
-            process.
+        norms: gradient norms of canary users at the base model; None without canary users, and in all processes but the
+            first.
     """
 
     data: RunData
@@ -136,7 +137,7 @@ class _Trained:
 def _begin(
     config: RunConfig, out: Path, reporter: Reporter, command: str, taken: StageSeconds, until_the_end: ExitStack
 ) -> Reporter:
-    """Take the folder, in every process, and return the reporter, which also writes the folder's log."""
+    """Take the folder, in every process. Return a reporter that also writes the folder's log."""
     with first_process_first():
         take_folder(config, out)
         if rank() == 0:
@@ -146,7 +147,7 @@ def _begin(
             taken.keep_in(out)
             reporter = until_the_end.enter_context(logged(reporter, out, command=without_names(command)))
             if (out / "record.json").is_file():
-                reporter.say("finished before: heldin makes only missing files, and keeps an unchanged record")
+                reporter.say("already finished: heldin makes only missing files, and keeps an unchanged record")
     require_shared_folder(out)
     require_shared_folder(private_directory(cache_directory()))
     require_like_devices()
@@ -154,7 +155,7 @@ def _begin(
 
 
 def _train(config: RunConfig, out: Path, reporter: Reporter, taken: StageSeconds) -> _Trained:
-    """Run the stages in which all processes participate, from corpus to trained models, and return the result."""
+    """Run the stages that all processes share, from corpus to trained model, and return the result."""
     with first_process_first(), taken.timed("corpus"):
         corpus = read_corpus(config, reporter)
         # Before hours of training: a reference that is missing would otherwise stop the run at its last stage.
@@ -198,7 +199,7 @@ def _train(config: RunConfig, out: Path, reporter: Reporter, taken: StageSeconds
 
 
 def run_again(folder: Path, reporter: Reporter) -> Body:
-    """Return the body of a finished run's record, from the files in the folder, without running a model.
+    """Return the body of a finished run's record, recomputed from the folder's files without running a model.
 
     Raises:
         InputError: a file is missing or damaged, or belongs to another run.
@@ -235,7 +236,7 @@ def run_again(folder: Path, reporter: Reporter) -> Body:
 
 
 def _body(config: RunConfig, trained: _Trained, folder: MeasureFolder) -> Body:
-    """Measure and judge the trained model, or read the measurements, and return the body of the record."""
+    """Return the body of the record. Measures and judges the trained model, or reads its measurements."""
     data, mechanism = trained.data, trained.mechanism
     with folder.timed("scoring"):
         models = _models(config, trained)
@@ -280,7 +281,7 @@ def _body(config: RunConfig, trained: _Trained, folder: MeasureFolder) -> Body:
 
 
 def _check_adapter(config: RunConfig, trained: _Trained, models: RunModels, reporter: Reporter) -> None:
-    """Load the adapter as its users will, and compare its losses on a few records with the trained model's losses."""
+    """Load the adapter as its users will, and check that its losses on a few records match the trained model's."""
     assert isinstance(models.target, LanguageModel)
     rows = trained.data.training_rows[:_RECORDS_OF_ADAPTER]
     documents = trained.data.corpus.bearing_loss(trained.data.store.documents_at(rows))
@@ -289,16 +290,16 @@ def _check_adapter(config: RunConfig, trained: _Trained, models: RunModels, repo
     base = load_language_model(trained.base_name, revision=config.model.revision, precision=precision)
     apart = require_losses_of(models.target, trained.result.folder / ADAPTER, base, texts, precision)
     reporter.say(
-        f"adapter: loaded again on its base, it gives {counted(len(texts), 'record')} the losses of the trained"
+        f"adapter: on its base, its losses on {counted(len(texts), 'record')} match the losses of the trained"
         f" model, to {apart:.1g} nats per token"
     )
 
 
 def _models(config: RunConfig, trained: _Trained) -> RunModels:
-    """Load the measured models from disk, because training changed the base model, and scores must use the released
+    """Load the measured models from disk: training changed the base model in memory, and scores must use released
     files.
 
-    The model before fine-tuning is the primary reference unless the config names another.
+    The primary reference is the model before fine-tuning, unless the config names another.
     """
     name = trained.base_name
     target, reference = target_and_reference(config, trained.result.folder, name)

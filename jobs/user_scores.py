@@ -1,4 +1,4 @@
-"""Every user's score by a run's or an audit's primary attack, with membership, for ``heldin bound`` and other tools."""
+"""Each user's score by the primary attack, with membership, for ``heldin bound`` and for other tools."""
 
 import csv
 from collections.abc import Sequence
@@ -27,7 +27,7 @@ class UserScore:
     """One user's score and membership.
 
     Attributes:
-        score: score of the primary attack; higher means more likely held in.
+        score: score of the primary attack; a higher score means that the user is more likely a member.
         member: whether the user is held in.
     """
 
@@ -39,13 +39,13 @@ class UserScore:
 def leading_scores(folder: Path) -> list[UserScore]:
     """Return the scores of the audited users by the record's primary attack, sorted by user name.
 
-    They include canary users only if no real user is audited.
+    The scores include canary users only if no real user is audited.
 
     This function does not check that the scores belong to the record's models and texts; ``heldin verify`` does.
 
     Raises:
-        InputError: there is no finished run or audit, scores or ledger are missing or damaged, or it is an audit of
-            trainings.
+        InputError: the folder has no finished run or audit, scores or ledger are missing or damaged, or the folder has
+            an audit of trainings.
     """
     record = read_record(folder / "record.json")
     require_not_purged(folder)
@@ -58,7 +58,7 @@ def leading_scores(folder: Path) -> list[UserScore]:
 
 @dataclass(frozen=True)
 class ScoredMember:
-    """A held-in user of an audit, with only the score known; the fields are also fields of ``Exposed``."""
+    """A member in an audit, of whom heldin knows only the score; its fields are also fields of ``Exposed``."""
 
     user: str
     score: float
@@ -68,7 +68,8 @@ class ScoredMember:
 def exposed_members(folder: Path) -> Sequence[Exposed | ScoredMember]:
     """Return the members of a run or an audit, most exposed first; empty if no real user was audited.
 
-    A run's members come from its owner-only table. An audit stores no membership, so its two files are read again.
+    The members of a run are listed in a table that only its owner can read. An audit stores no membership, so this
+    function reads its two files again.
 
     Raises:
         InputError: ``leading_scores`` raises, or the table is missing or was changed.
@@ -102,10 +103,9 @@ def people_table(users: Sequence[Exposed | ScoredMember], most: int) -> str:
 
 
 def paired_difference(first: Path, other: Path) -> AurocDifference | None:
-    """Return the AUROC of the primary attack in ``other`` minus the AUROC in ``first``, compared user by user (DeLong).
+    """Return the primary attack's AUROC in ``other`` minus its AUROC in ``first``, paired by user (DeLong).
 
-    None if the two differ in scored users or membership, if their scores are missing, or if an attack separates the
-    groups completely.
+    None if users or membership differ, if scores are missing, or if an attack separates the groups completely.
     """
     try:
         first_scores, two = leading_scores(first), leading_scores(other)
@@ -120,7 +120,7 @@ def paired_difference(first: Path, other: Path) -> AurocDifference | None:
 
 
 def write_user_scores(scores: list[UserScore], path: Path) -> None:
-    """Write the scores as CSV with the columns user, score, member (1 or 0), readable by the owner only."""
+    """Write the scores as CSV with the columns user, score, member (1 or 0). Only the owner can read the file."""
     with whole_file(path, private=True) as temporary, temporary.open("w", encoding="utf-8", newline="") as stream:
         writer = csv.writer(stream, lineterminator="\n")
         writer.writerow(["user", "score", "member"])
@@ -129,7 +129,7 @@ def write_user_scores(scores: list[UserScore], path: Path) -> None:
 
 
 def _membership(folder: Path, record: Record) -> dict[str, bool]:
-    """Return whether each user is held in, sorted by name, without canary users."""
+    """Return whether each user is a member, sorted by name, without canary users."""
     if record.kind == "audit":
         # Here, since they load torch, which scores of runs do without.
         from heldin.jobs.checkpoint.job import audit_job, read_groups
@@ -140,7 +140,7 @@ def _membership(folder: Path, record: Record) -> dict[str, bool]:
         folder = home_of(folder, record.config["planted"])
     elif record.kind != "run":
         raise InputError(
-            f"'{folder}' is an audit of many trainings, whose scores are not of users: name the folder of another run"
+            f"'{folder}' is an audit of many trainings, which has no scores of users: name the folder of another run"
             " or audit"
         )
     ledger = load_ledger(folder / "ledger")

@@ -1,7 +1,7 @@
 """Recompute every number of a record from scores, ledger and plan, and report the differences.
 
-No model is run. The scores are used unchecked once their models and texts match the record's. Results that only
-training could reproduce (the curves) are compared with the checkpoint's own log.
+No model runs. heldin trusts the scores if their models and texts match the record's. It compares the loss curves, which
+only training could reproduce, with the checkpoint's own log.
 """
 
 import importlib
@@ -19,9 +19,12 @@ from heldin.record.document import MEASURES, Body, read_record
 from heldin.stages.families import require_same_code
 
 NOT_RECOMPUTED = ("the scores themselves (no model is run)", "names, times, command and environment")
-OF_MEASURES = {"extraction": "the probabilities of extraction, and which texts stand elsewhere (no model is run)"}
+OF_MEASURES = {"extraction": "the probabilities of extraction, and which texts also occur elsewhere (no model is run)"}
 ALSO_NOT_RECOMPUTED = {
-    "run": ("the loss curves, held against the checkpoint's log", "gradient norms of canary users' records"),
+    "run": (
+        "the loss curves, except by comparison with the checkpoint's log",
+        "gradient norms of canary users' records",
+    ),
     "audit": ("the facts about the models",),
     "planted": (),
     "trainings": (),
@@ -41,9 +44,9 @@ class Verification:
 
     Attributes:
         by_digest: files whose digest is unchanged.
-        changed: files that were changed, or are missing.
-        not_checked: all other files, which were not compared.
-        not_recomputed: results that were not recomputed, in words.
+        changed: files that have changed or are missing.
+        not_checked: all other files; they were not compared.
+        not_recomputed: descriptions of the results that heldin did not recompute.
     """
 
     compared: int
@@ -69,8 +72,8 @@ def verify(folder: Path, reporter: Reporter) -> Verification:
     """Recompute ``folder``'s record, and compare the other files with their digests.
 
     Raises:
-        InputError: there is no record; a file that it needs is missing, damaged, or belongs to another run; or the code
-            of a package in the config changed after the record was made.
+        InputError: the folder has no record; a file that the record needs is missing, damaged, or belongs to another
+            run; or the code of a package in the config changed after the record was made.
     """
     record = read_record(folder / "record.json", checked=False)
     require_not_purged(folder)
@@ -111,7 +114,7 @@ def _of_measure(name: str) -> str:
 
 
 def _states(folder: Path) -> dict[str, State]:
-    """Return the state of every file and link below a folder, by its relative path."""
+    """Return the state of every file and link in a folder and its subfolders, by relative path."""
     states: dict[str, State] = {}
     for path in sorted((folder, *folder.rglob("*"))):
         if path.is_symlink():

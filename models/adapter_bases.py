@@ -1,4 +1,4 @@
-"""Adapters in their folders, without loading them: what an adapter is, and the model on which it was trained."""
+"""Inspect the folder of an adapter without loading it: whether it is an adapter, and on which model it was trained."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,10 +23,10 @@ class AdapterBase:
     """The base model of an adapter.
 
     Attributes:
-        name: folder or hub name.
-        revision: branch, tag or commit on the hub.
-        named: base in the adapter's config, if the user replaced it by ``name``.
-        beside: names of other adapters and models in the adapter's folder; none of them is loaded.
+        name: folder or hub name of the base model.
+        revision: branch, tag or commit of the base model on the hub.
+        named: name of the base in the adapter's config, if the user replaced it by ``name``.
+        beside: names of other adapters and model files in the adapter's folder; heldin loads none of them.
     """
 
     name: str
@@ -39,7 +39,7 @@ def base_of(folder: Path, adapter_base: str | None = None) -> AdapterBase:
     """Return the base model of a folder's adapter.
 
     Args:
-        adapter_base: replaces the base in the config; for adapters on adapters, the base of the last adapter.
+        adapter_base: base that replaces the base in the config; for adapters on adapters, the base of the last adapter.
 
     Raises:
         InputError: the config names no base, adapters name each other in a circle, or ``adapter_base`` is an adapter.
@@ -65,7 +65,7 @@ def base_of(folder: Path, adapter_base: str | None = None) -> AdapterBase:
 
 
 def is_base(at: AdapterBase, name: str, revision: str | None) -> bool:
-    """Return whether the base of an adapter is the model with this name and revision."""
+    """Return whether an adapter's base is the model with this name and revision."""
     if Path(at.name).is_dir() or Path(name).is_dir():
         return Path(at.name).resolve() == Path(name).resolve()
     return (at.name, at.revision) == (name, revision)
@@ -87,7 +87,7 @@ def _named_base(folder: Path) -> tuple[str, str | None]:
 
 
 def require_adapter_of_weights(folder: Path) -> None:
-    """Raise InputError for an adapter whose weights are missing, or that changes more than the layers."""
+    """Raise InputError for an adapter whose weights are missing, or that changes more than its base's layers."""
     from peft import PeftConfig
 
     if not (folder / "adapter_model.safetensors").is_file():

@@ -1,11 +1,12 @@
 """LoRA adapters: their folders, their bases, and how to load them.
 
-An adapter alone is merged with its base. An adapter and its base can also share one copy of the base's weights: the
-base is then the model with its adapter off. This works only if switching the adapter off restores the base. It does not
-if, for example, the adapter has trained biases, which overwrite the base's biases.
+In float32, heldin merges an adapter with its base if the base is not needed too. An adapter and its base can also share
+one copy of the base's weights: the base is then the model with its adapter off. This works only if switching off the
+adapter restores the base. It does not if, for example, the adapter has trained biases, which overwrite the base's
+biases.
 
-An adapter's file must contain exactly the tensors of its config. If a tensor is missing, PEFT keeps the random initial
-values and only warns; such an adapter scores like its base.
+An adapter's file must contain exactly the tensors that its config implies. If a tensor is missing, PEFT only warns and
+keeps random initial values, so the adapter scores like its base.
 """
 
 import re
@@ -41,8 +42,11 @@ _WRAPPERS = re.compile(r"(^|\.)(module|_orig_mod|_fsdp_wrapped_module|_module)\.
 
 
 def on_base(base: LanguageModel, folder: Path) -> tuple[Any, PreTrainedTokenizerBase]:
-    """Return the base model with a folder's adapter switched on (a PeftModel; the base's own layers are changed), and
-    the tokenizer. Raises InputError if the adapter cannot be loaded, or its tokenizer does not fit."""
+    """Return the base model with a folder's adapter switched on (a PeftModel), and the tokenizer.
+
+    The adapter changes the base's own layers. Raises InputError if the adapter cannot be loaded, or its tokenizer does
+    not fit the model.
+    """
     from peft import PeftModel
 
     with reading(str(folder), f"cannot load the adapter '{folder}'"):
@@ -59,7 +63,8 @@ def on_base(base: LanguageModel, folder: Path) -> tuple[Any, PreTrainedTokenizer
 
 
 def load_adapter(folder: Path, at: AdapterBase, base: LanguageModel, precision: ScoringPrecision) -> LanguageModel:
-    """Load the adapter in a folder on its base, and change the base's layers. Raises InputError like ``on_base``."""
+    """Load the adapter in a folder on its base, which changes the base's layers. Raises InputError as ``on_base``
+    does."""
     adapted, tokenizer = on_base(base, folder)
     # Merged in float32, so that a forward pass costs what the base model's does. Coarser weights would round away what
     # the adapter adds: there it stays beside them.
@@ -72,21 +77,20 @@ def load_adapter(folder: Path, at: AdapterBase, base: LanguageModel, precision: 
 def require_losses_of(
     merged: LanguageModel, folder: Path, base: LanguageModel, texts: Sequence[str], precision: ScoringPrecision
 ) -> float:
-    """Load the adapter in a folder on its base, and compare its losses on some texts with the losses of the merged
-    model.
+    """Load the adapter in a folder on its base, and check that its losses equal those of the merged model.
 
     Args:
-        merged: the trained model, with its adapter merged into its weights.
+        merged: the trained model, whose weights include its adapter.
         folder: folder of the adapter.
-        base: the base, loaded for this comparison only, because its layers are changed.
+        base: the base model, loaded only for this comparison, because the adapter changes its layers.
         texts: at least one text.
         precision: precision of both models.
 
     Returns:
-        The largest difference of a text's mean loss, nats per token.
+        The largest difference between the mean losses of a text, in nats per token.
 
     Raises:
-        InputError: the losses differ, or are the losses of the base.
+        InputError: the losses differ from the merged model's, or equal the base's.
     """
     before, wanted = _losses(base, texts), _losses(merged, texts)
     loaded = _losses(load_adapter(folder, AdapterBase(base.name, None, None, ()), base, precision), texts)
@@ -112,7 +116,7 @@ def check_adapter_keys(adapted: Any, folder: Path) -> None:
         folder: contains ``adapter_model.safetensors``.
 
     Raises:
-        InputError: gives the count and the first of the missing and of the unexpected keys.
+        InputError: keys are missing or unexpected; the message has the number and the first key of each type.
     """
     from peft import get_peft_model_state_dict, set_peft_model_state_dict
     from peft.utils import load_peft_weights
@@ -139,12 +143,12 @@ def check_adapter_keys(adapted: Any, folder: Path) -> None:
 
 
 def _as_saved(key: str) -> str:
-    """Return a tensor's key without the adapter's name in memory."""
+    """Return a tensor's key without the name that the adapter has in memory."""
     return key.replace(".default.", ".").removesuffix(".default")
 
 
 class BaseAlone(torch.nn.Module):
-    """The base model inside an adapted model: a forward pass without the adapter."""
+    """The base model inside an adapted model; its forward pass skips the adapter."""
 
     def __init__(self, adapted: Any) -> None:
         super().__init__()
@@ -175,8 +179,10 @@ class BaseAlone(torch.nn.Module):
 def load_from_one_copy(
     folder: Path, at: AdapterBase, base: LanguageModel
 ) -> tuple[LanguageModel, LanguageModel] | None:
-    """Load the adapter in a folder on its base; return the adapted model and the base. None if loading changed the
-    base."""
+    """Load the adapter in a folder on its base; return the adapted model and the base.
+
+    Returns None if loading the adapter changed the base.
+    """
     weights, logits = _weights(base.model), _logits(base)
     adapted, tokenizer = on_base(base, folder)
     off = replace(base, model=cast(PreTrainedModel, BaseAlone(adapted)))
@@ -190,7 +196,7 @@ def load_from_one_copy(
 
 
 def _weights(model: torch.nn.Module) -> list[tuple[torch.Tensor, int]]:
-    """Return every weight with the number of times that it was written."""
+    """Return every weight with its version counter, which each write to the weight increases."""
     # Counted by torch for autograd: a copy to compare with would take the memory that one copy saves.
     return [(weight, weight._version) for weight in model.parameters()]
 
@@ -200,7 +206,7 @@ def _changed(weights: list[tuple[torch.Tensor, int]]) -> bool:
 
 
 def _logits(lm: LanguageModel) -> torch.Tensor:
-    """Return a model's logits of a text, shape (1, tokens, vocabulary)."""
+    """Return a model's logits for a short text, shape (1, tokens, vocabulary)."""
     ids = lm.tokenizer(PROBE, add_special_tokens=False)["input_ids"][: lm.stated_context]
     with torch.no_grad(), warnings.catch_warnings():
         # peft warns where switching off does not give the base, which is what is looked at here.

@@ -1,6 +1,6 @@
-"""The answers of models to the beginning of a text: sampled continuations, or the likeliest next tokens.
+"""The answers of a model to the beginning of a text: sampled continuations, or the likeliest next tokens.
 
-Answers are kept on disk by model, request and number, so no answer is generated or paid for twice.
+Answers are stored on disk by model, request and number, so heldin never generates or pays for an answer twice.
 """
 
 import contextlib
@@ -25,11 +25,11 @@ class Prefix:
     """The beginning of a text, which a model continues.
 
     Attributes:
-        text: the text as a model reads it.
-        framed: whether a chat template wrote the text, which means that no start token is put before it.
+        text: the text in the form that a model reads.
+        framed: whether a chat template wrote the text; if so, no start token precedes the text.
         turns: role and words of each turn of a chat before the cut; empty for other texts. If the cut is inside a turn,
-            the part of the turn before the cut is the last entry.
-        begun: whether the last turn was cut.
+            the last entry is the part of the turn before the cut.
+        begun: whether the cut is inside the last turn.
     """
 
     text: str
@@ -40,7 +40,7 @@ class Prefix:
 
 @dataclass(frozen=True)
 class AnswerRequest:
-    """The request to make after every prefix.
+    """The request that heldin makes after every prefix.
 
     Attributes:
         samples: number of continuations per prefix.
@@ -63,11 +63,11 @@ Listed = Sequence[tuple[str, float]]
 
 @runtime_checkable
 class AnsweringModel(Protocol):
-    """A model that continues texts and is not loaded on this machine."""
+    """A model that continues texts and does not run on this machine."""
 
     @property
     def goes_on(self) -> bool:
-        """Whether the model can continue a partly written answer; if not, a chat is cut only before its turns."""
+        """Whether the model can continue a partly written answer. If not, heldin cuts a chat only between turns."""
         ...
 
     @property
@@ -96,8 +96,9 @@ class AnsweringModel(Protocol):
 def next_logprob(listed: Listed, continuation: str) -> float:
     """Return the log-probability, in nats, that the next token begins the continuation, or an upper bound.
 
-    The value is for all listed tokens with which the continuation may begin. If no listed token qualifies, the bound is
-    the smaller of two values: the last listed token's log-probability, and the log of the unlisted probability.
+    The value is a sum over all listed tokens that the continuation may begin with. If no listed token qualifies, the
+    bound is the smaller of two values: the last listed token's log-probability, and the log of the unlisted
+    probability.
     """
     wanted = [value for token, value in listed if token and continuation.startswith(token)]
     if wanted:
@@ -108,7 +109,7 @@ def next_logprob(listed: Listed, continuation: str) -> float:
 
 
 class AnswerStore:
-    """Answers by model, request and number; a killed audit loses only the answers in flight."""
+    """Stored answers by model, request and number; a killed audit loses only answers that are still in flight."""
 
     def __init__(self, folder: Path) -> None:
         self._path = path = keep_in_use(folder) / "answers.sqlite"
@@ -122,7 +123,7 @@ class AnswerStore:
                 )
 
     def close(self) -> None:
-        """Close the file."""
+        """Close the database file."""
         self._database.close()
 
     def kept(self, model: str, request: bytes) -> dict[int, Any]:
@@ -134,7 +135,7 @@ class AnswerStore:
             return {number: json.loads(answer) for number, answer in rows}
 
     def keep(self, model: str, answers: Iterable[tuple[bytes, int, Any]]) -> None:
-        """Store answers: request, number and a JSON value."""
+        """Store answers, each with its request, its number and a JSON value."""
         with self._problems(), self._database:
             self._database.executemany(
                 "INSERT OR REPLACE INTO answers VALUES (?, ?, ?, ?)",
@@ -155,7 +156,7 @@ class AnswerStore:
 
 
 def request_key(prefix: Prefix, asked: AnswerRequest, kind: str, *, without: Sequence[str] = ()) -> bytes:
-    """Return a hash of the request; nobody's text can be read from it.
+    """Return a hash of the request, from which nobody can read a text.
 
     Args:
         kind: type of the request: samples, or next tokens.

@@ -1,7 +1,6 @@
-"""The arithmetic of a model: how its weights are stored, the precision for scoring, and true float32 products.
+"""A model's arithmetic: how its weights are stored, the precision for scoring, and true float32 products.
 
-A config names the format of quantised weights, and the files show whether they have it. Both are checked before any
-weight is loaded.
+For quantised weights heldin checks, before it loads any weight, that the files have the format in the config.
 """
 
 import contextlib
@@ -24,11 +23,11 @@ from heldin.models.stored import DTYPES, Stored
 
 @contextlib.contextmanager
 def true_float32() -> Iterator[None]:
-    """Compute products of float32 matrices in float32, whatever the environment set (TF32, bf16). Restores it at the
-    end.
+    """Compute products of float32 matrices in float32, whatever the environment set (TF32, bf16), and restore the
+    setting.
 
-    Under TF32 a norm and a sum of the same gradients are rounded differently, by 1e-3, so a clipped contribution could
-    exceed the clip norm. Scores would also change under one cache key.
+    TF32 rounds a norm and a sum of the same gradients differently, by 1e-3, so a clipped contribution could exceed the
+    clip norm. Scores under one cache key would also differ.
     """
     # torch has an older setting for all backends and newer ones for each, and reading the older one fails where the
     # newer ones disagree: then these alone are restored.
@@ -53,9 +52,9 @@ _FLOATS: dict[str, ScoringPrecision] = {"F32": "fp32", "BF16": "bf16", "F16": "f
 
 
 def stored_in(files: Sequence[Path], config: Any, name: str) -> Stored:
-    """Return how weights are stored, from the headers of their files.
+    """Return how weights are stored, read from the headers of their files.
 
-    Raises InputError for a format that the files do not have, or that cannot be loaded on this machine.
+    Raises InputError if the files do not have the stated format, or this machine cannot load it.
     """
     numbers, packed = Counter[str](), False
     for file in files:
@@ -89,8 +88,8 @@ def loading_options(
         stored: how the weights are stored; None: as plain numbers.
 
     Raises:
-        InputError: bitsandbytes is not installed, the GPU has no bfloat16 arithmetic, or the weights are stored
-            quantised and cannot have this precision.
+        InputError: bitsandbytes is not installed, the GPU has no bfloat16 arithmetic, or the stored weights are
+            quantised in another precision.
     """
     options: dict[str, Any] = {"dtype": DTYPES.get(precision, torch.bfloat16)}
     if precision not in ("fp32", "fp16") and _lacks_bf16(device):
@@ -109,16 +108,16 @@ def loading_options(
 
 
 def in_fingerprint(precision: ScoringPrecision) -> str:
-    """Return the precision's part of a model's fingerprint, which keeps scores of different precisions apart."""
+    """Return the precision's part of a model's fingerprint, so the cache separates scores by precision."""
     return {"fp32": "torch.float32", "fp16": "torch.float16", "bf16": "torch.bfloat16"}.get(precision, precision)
 
 
 @contextmanager
 def tokens_rounded_apart(model: Any) -> Iterator[None]:
-    """In this block, LLM.int8 rounds the activations of each token separately; other precisions always do.
+    """Make LLM.int8 round each token's activations separately in this block; other precisions always do.
 
-    Otherwise an activation column that is large at one token stays unrounded at all tokens of a batch (section 3.2 of
-    arXiv 2208.07339), so a token changes predictions before it, and predictions in other texts.
+    Otherwise an activation column with a large value at one token stays unrounded at all tokens of a batch (section 3.2
+    of arXiv 2208.07339). A token would then change predictions at earlier positions and in other texts.
     """
     layers = []
     if getattr(model, "is_loaded_in_8bit", False):

@@ -1,15 +1,15 @@
-"""Layers of a model in the form that a GPU computes fastest: attention of GPT-Neo, tanh-GELU, the vocabulary's product.
+"""Layers of a model in the form that a GPU computes fastest: GPT-Neo's attention, tanh-GELU and the vocabulary head.
 
-transformers offers GPT-Neo's attention only in an eager form and as FlashAttention.
+transformers has only an eager form and FlashAttention for GPT-Neo.
 
-GPT-Neo does not scale its logits, and half of its layers see a local window. transformers computes the logits in
-float32 on purpose, which autocast undoes: in bfloat16 a logit of 300 is off by up to 1. Here the operands keep their
-type, and logits and softmax are float32 inside torch's kernels. These kernels also never hold a layer's L x L weights.
+GPT-Neo does not scale its logits, and half of its layers have a local window. transformers deliberately computes the
+logits in float32, which autocast undoes: in bfloat16 a logit of 300 is off by up to 1. Here the operands keep their
+type, and torch's kernels compute logits and softmax in float32. These kernels never store the L x L weights of a layer.
 
-On a CPU in float32 transformers' own form is used, so results there do not change.
+On a CPU in float32, transformers' own form runs, so results there do not change.
 
-GELU by its tanh formula is one kernel; transformers uses eight. The result differs by at most 1e-6 of max(1, |x|) in
-float32. In bfloat16 it is the float32 result of the written-out formula, rounded once.
+GELU by its tanh formula takes one kernel here and eight in transformers. In float32 the result differs by at most 1e-6
+of max(1, |x|). In bfloat16 it is the float32 result of the written-out formula, rounded once.
 
 If the vocabulary size is not a multiple of ``ALIGNED``, rows of logits start at addresses for which cuBLAS has only
 slow kernels. In half precision the head's weights get rows of zeros, and the extra logits are cut off.
@@ -17,8 +17,8 @@ slow kernels. In half precision the head's weights get rows of zeros, and the ex
 In half precision, a local layer uses FlashAttention with a window if there is no padding and no dropout. If no text is
 longer than the window, the layer is a global one.
 
-heldin packs no texts. Without a padding mask, transformers checks the positions for several texts in one row, and waits
-until a GPU has finished all its work: ``unpacked`` skips this check.
+heldin packs no texts. Without a padding mask, transformers tests whether a row contains several texts, and the test
+waits until the GPU has finished all its work. ``unpacked`` skips the test.
 """
 
 import contextlib
@@ -41,9 +41,9 @@ ALIGNED = 64  # numbers of a row of logits; at least 8 of half precision are 16 
 
 
 def use_exact_attention(model: PreTrainedModel) -> None:
-    """Give GPT-Neo's attention, tanh-GELU and the head the forms in the module docstring, if the model has them.
+    """Replace GPT-Neo's attention, tanh-GELU and the head by the forms in the module docstring, if the model has them.
 
-    From then on torch does not use cuDNN's attention in this process.
+    After this call, torch does not use cuDNN's attention in this process.
     """
     layers = list(model.modules())
     for layer in layers:
@@ -62,24 +62,23 @@ def use_exact_attention(model: PreTrainedModel) -> None:
 
 
 def use_plain_head(model: PreTrainedModel) -> None:
-    """Restore torch's own form of the head, for libraries that identify a layer by its class or need its plain
-    logits."""
+    """Restore torch's own head, for libraries that identify a layer by its class or need unmodified logits."""
     head = model.get_output_embeddings()
     if isinstance(head, AlignedHead):
         head.__class__ = nn.Linear  # type: ignore[assignment]
 
 
 class ExactAttention(GPTNeoSelfAttention):  # type: ignore[misc]
-    """An attention layer of GPT-Neo as in the module docstring."""
+    """A GPT-Neo attention layer in the form of the module docstring."""
 
     def forward(self, hidden_states: Tensor, *args: Any, **kwargs: Any) -> Any:
-        """Return the attended values of hidden states (B, L, h), and the weights; the signature is transformers'."""
+        """Return the attended values of hidden states (B, L, h), and the weights; transformers sets the signature."""
         return super().forward(cast_once(hidden_states), *args, **kwargs)
 
     def _attn(
         self, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None = None
     ) -> tuple[Tensor, Tensor | None]:
-        """Return the attended values (B, heads, L, d), and no weights; the signature is transformers'."""
+        """Return the attended values (B, heads, L, d), and None for the weights; transformers sets the signature."""
         with torch.autocast(query.device.type, enabled=False):  # it would round the logits, or operands of float32
             if keeps_eager(query):
                 attended: tuple[Tensor, Tensor] = super()._attn(
@@ -106,8 +105,7 @@ class OnceCastMlp(GPTNeoMLP):  # type: ignore[misc]
 
 
 def cast_once(hidden: Tensor) -> Tensor:
-    """Cast hidden states once to the type in which autocast multiplies, instead of once in each layer that reads
-    them."""
+    """Cast hidden states once to autocast's type, instead of once in each layer that reads them."""
     device = hidden.device.type
     return hidden.to(torch.get_autocast_dtype(device)) if torch.is_autocast_enabled(device) else hidden
 
@@ -140,8 +138,8 @@ _ZEROS_BEHIND: "weakref.WeakSet[torch.UntypedStorage]" = weakref.WeakSet()  # me
 
 
 class AlignedProduct(torch.autograd.Function):
-    """The product of hidden (..., h) and the transpose of weight (V, h): (..., V), in rows that lie a multiple of
-    ``ALIGNED`` apart."""
+    """The product of hidden (..., h) and weight (V, h) transposed, shape (..., V). Its rows begin at multiples of
+    ``ALIGNED``."""
 
     @staticmethod
     def forward(ctx: Any, hidden: Tensor, weight: Tensor) -> Tensor:
@@ -171,8 +169,8 @@ class AlignedProduct(torch.autograd.Function):
 
 
 def _with_zeros(delta: Tensor, columns: int) -> Tensor:
-    """Return delta (T, V) with columns of zeros appended: the logits' own if delta lies in their memory, else in a
-    copy."""
+    """Return delta (T, V) with zero columns appended. Reuses the logits' columns if delta is in their memory, else
+    copies."""
     if delta.stride() == (columns, 1) and delta.untyped_storage() in _ZEROS_BEHIND:
         return delta.as_strided((len(delta), columns), (columns, 1))
     return F.pad(delta, (0, columns - delta.shape[1]))
@@ -190,8 +188,10 @@ def unscaled_attention(
 
     Args:
         operands: query (B, heads, L, d), key and value (B, heads, K, d); the query is at the last L of K positions.
-        window: what each position may see, boolean, at least (1, 1, K, K); None: itself and all positions before it.
-        mask: mask made by transformers, (B, 1, L, K): boolean, or 0 where a position may look; None without padding.
+        window: boolean mask of the positions that each position may see, at least (1, 1, K, K); None: itself and all
+            earlier positions.
+        mask: mask made by transformers, (B, 1, L, K): boolean, or 0 at positions that may be seen; None without
+            padding.
         dropout: dropout probability.
     """
     query, key, value = operands
@@ -211,7 +211,7 @@ def unscaled_attention(
 
 
 def has_windows(query: Tensor, key: Tensor, dropout: float) -> bool:
-    """Return whether torch's FlashAttention with a window computes this."""
+    """Return whether torch's FlashAttention supports a window for this query and key."""
     flash = query.device.type == "cuda" and query.dtype in (torch.bfloat16, torch.float16) and query.dtype == key.dtype
     fits = query.shape[-2] == key.shape[-2] and query.shape[-1] % 8 == 0 and query.shape[-1] <= 256 and not dropout
     return _TAKES_WINDOWS and flash and fits
@@ -261,7 +261,7 @@ _FORMS: dict[type[nn.Module], type[nn.Module]] = {
 
 
 def _additive(mask: Tensor | None, dtype: torch.dtype) -> Tensor | None:
-    """Return a boolean mask in the form of transformers' eager attention."""
+    """Return a boolean mask as an additive mask, which transformers' eager attention uses."""
     if mask is None or mask.dtype != torch.bool:
         return mask
     return torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill_(~mask, torch.finfo(dtype).min)
@@ -273,9 +273,9 @@ _UNPACKED: ContextVar[bool] = ContextVar("unpacked", default=False)
 
 @contextlib.contextmanager
 def unpacked() -> Iterator[None]:
-    """In this block and thread no row is packed, and a recorded pass is computed like an unrecorded one.
+    """Skip transformers' check for packed rows in this block and thread, also while a pass is recorded.
 
-    Elsewhere, transformers checks as before.
+    Outside the block, transformers checks as before.
     """
     _listen()
     token = _UNPACKED.set(True)
@@ -287,7 +287,8 @@ def unpacked() -> Iterator[None]:
 
 @functools.cache
 def _listen() -> None:
-    """Wrap two checks of transformers, once per process; a transformers release without these checks is not changed."""
+    """Wrap two checks of transformers, once per process. Does nothing in a transformers release without these
+    checks."""
     asks, traces = getattr(masking_utils, _ASKS, None), getattr(masking_utils, _TRACES, None)
     if asks is not None:
 

@@ -1,6 +1,4 @@
-"""Continuations of a prefix: sample them, or compute exactly, in one pass, the probability that sampling emits given
-tokens.
-"""
+"""Sample continuations of a prefix, or compute in one pass the exact probability that sampling emits given tokens."""
 
 from collections.abc import Callable
 from typing import Any
@@ -29,9 +27,9 @@ def continuation_logprobs(
 ) -> NDArray[np.float64]:
     """Return the log-probability, in nats, that sampling after each window's prefix emits the rest of it, shape (n,).
 
-    The model reads the start token, as before every text that heldin scores, and then the prefix. Each token is drawn
-    as in transformers: from the softmax of logits / temperature over the ``top_k`` greatest logits and all logits equal
-    to the smallest of them. The result is minus infinity if a token is not among these logits.
+    The model reads the start token and then the prefix, as for every scored text. Sampling is as in transformers. It
+    uses the softmax of logits / temperature over the ``top_k`` greatest logits and all logits equal to the smallest of
+    them. The result is minus infinity if a token is outside this set.
 
     Args:
         windows: token ids, shape (n, prefix + k).
@@ -64,7 +62,7 @@ def continuation_logprobs(
 def _of_batch(
     lm: LanguageModel, windows: torch.Tensor, prefix: int, temperature: float, top_k: int | None
 ) -> NDArray[np.float64]:
-    """Return log-probabilities, shape (B,), of windows (B, L). All windows are equally long: nothing is padded.
+    """Return log-probabilities, shape (B,), of windows (B, L). All windows have equal length, so there is no padding.
 
     Args:
         windows: token ids.
@@ -84,7 +82,7 @@ def _of_batch(
 
 
 def _drawn(logits: torch.Tensor, targets: torch.Tensor, temperature: float, top_k: int | None) -> torch.Tensor:
-    """Return the log-probability of each target, shape (N,), among the greatest of logits (N, V)."""
+    """Return the log-probability of each target, shape (N,), if sampling draws from the greatest of logits (N, V)."""
     if top_k is None or top_k >= logits.shape[1]:
         return -F.cross_entropy(logits / temperature, targets, reduction="none")
     least = logits.topk(top_k, dim=1).values[:, -1:]  # (N, 1)
@@ -100,12 +98,12 @@ def sample_texts(
     """Sample texts, without top-k or top-p, each up to the end-of-text token.
 
     Args:
-        temperature: temperature of the sampling; 1: the model's own distribution.
+        temperature: temperature of the sampling; 1 gives the model's own distribution.
         max_tokens: maximum number of new tokens in a text.
-        prompt: beginning that each text continues; not part of the result.
+        prompt: text that each sample continues; the result does not include it.
 
     Raises:
-        InputError: the temperature is not positive, or the prompt leaves no room in the model's context.
+        InputError: the temperature is not positive, or the prompt fills the model's context.
     """
     if temperature <= 0:
         raise InputError(f"temperature is {temperature}: give a number above 0")
@@ -114,7 +112,7 @@ def sample_texts(
     room = lm.context - len(ids)
     if room < 1:
         raise InputError(
-            f"the prompt and the start token take {len(ids)} tokens, and the context of '{lm.name}' has {lm.context},"
+            f"the prompt and the start token have {len(ids)} tokens, and the context of '{lm.name}' has {lm.context},"
             " so no token can follow: shorten the prompt"
         )
     # Drawn on the CPU, so that a seed gives the same draws on every device.

@@ -1,4 +1,4 @@
-"""The devices of models: the device in the environment variable, else the GPU if there is one; copies on other GPUs."""
+"""The devices for models: the device in the environment variable, else a GPU if there is one; copies on other GPUs."""
 
 import copy
 import os
@@ -28,7 +28,7 @@ SPREAD = "auto"  # over all GPUs, and main memory
 
 @dataclass(frozen=True)
 class Planned:
-    """A device that this machine need not have.
+    """A device for which heldin plans, and which this machine need not have.
 
     Attributes:
         kind: "cpu" or "cuda".
@@ -46,7 +46,7 @@ _PLANNED: ContextVar[Planned | None] = ContextVar("planned", default=None)
 
 
 def planned_gpu(gibibytes: float | None) -> Planned | None:
-    """Return a GPU with this much memory; for None, the GPU that runs models; None if models run on the CPU."""
+    """Return a GPU with this much memory. If None, return this machine's GPU, or None if models run on the CPU."""
     if gibibytes is not None:
         return Planned("cuda", int(gibibytes * 2**30))
     if os.environ.get(DEVICE) == "cpu" or not torch.cuda.is_available():
@@ -56,8 +56,8 @@ def planned_gpu(gibibytes: float | None) -> Planned | None:
 
 @contextmanager
 def planning_for(planned: Planned) -> Iterator[None]:
-    """Let ``kind_of`` and ``memory_of`` answer for this device: a rehearsal on a CPU then finds the memory of a step
-    there."""
+    """Make ``kind_of`` and ``memory_of`` describe this device, so a rehearsal on a CPU finds the device's memory
+    use."""
     token = _PLANNED.set(planned)
     try:
         yield
@@ -68,8 +68,8 @@ def planning_for(planned: Planned) -> Iterator[None]:
 def seed_generators(seed: int, device: torch.device) -> None:
     """Seed torch's global generators: the CPU's, and the GPUs' unless ``device`` is the CPU.
 
-    ``torch.manual_seed`` would keep its caller's stack for a GPU that may come later, which takes longer than a step of
-    a tiny model.
+    ``torch.manual_seed`` would keep its caller's stack for a GPU that may appear later. This takes longer than a step
+    of a tiny model.
     """
     if device.type == "cpu":
         torch.default_generator.manual_seed(seed)
@@ -78,7 +78,7 @@ def seed_generators(seed: int, device: torch.device) -> None:
 
 
 def kind_of(device: torch.device) -> str:
-    """Return the kind of a device, or of the planned device; it decides how values are computed."""
+    """Return the kind of a device, or of the planned device; the kind decides how values are computed."""
     planned = _PLANNED.get()
     return device.type if planned is None else planned.kind
 
@@ -90,7 +90,7 @@ def memory_of(device: torch.device) -> int:
 
 
 def scoring_memory() -> int:
-    """Return the bytes of memory that scoring can use: the memory of the GPU or the CPU, or of all if models are
+    """Return the bytes of memory for scoring: the GPU's or the CPU's, or the sum over all devices if models are
     spread."""
     if spreads():
         gpus = [memory_of(torch.device("cuda", number)) for number in range(torch.cuda.device_count())]
@@ -116,7 +116,7 @@ def default_device() -> torch.device:
 
 
 def moved(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """Return the tensor on this device. A copy to a GPU uses pinned memory, and runs while the GPU computes."""
+    """Return the tensor on this device. A copy to a GPU uses pinned memory, and the GPU can compute meanwhile."""
     if device.type == "cuda" and tensor.device.type == "cpu":
         # Contiguous first: a copy with gaps goes through memory that is not pinned, and waits.
         return tensor.contiguous().pin_memory().to(device, non_blocking=True)
@@ -124,12 +124,12 @@ def moved(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
 
 
 def spreads() -> bool:
-    """Return whether the environment tells heldin to spread a model over all GPUs, and main memory for the rest."""
+    """Return whether the environment asks for a model to be spread over all GPUs and, for the rest, main memory."""
     return os.environ.get(DEVICE) == SPREAD
 
 
 def begin_peak(device: torch.device) -> None:
-    """Begin to measure a GPU's peak memory; ``highest_peak`` still includes earlier peaks."""
+    """Start a measurement of a GPU's peak memory; ``highest_peak`` still includes earlier peaks."""
     global _highest
     if device.type == "cuda":
         _highest = highest_peak(device)
@@ -137,12 +137,12 @@ def begin_peak(device: torch.device) -> None:
 
 
 def highest_peak(device: torch.device) -> int:
-    """Return the peak bytes that torch held on a GPU since this process began."""
+    """Return the peak memory, in bytes, that torch used on a GPU since this process began."""
     return max(_highest, int(torch.cuda.max_memory_allocated(device)))
 
 
 def device_name(device: torch.device) -> str:
-    """Return the model of a GPU, or the kind of a CPU."""
+    """Return the product name of a GPU, or the kind of a CPU."""
     return torch.cuda.get_device_name(device) if device.type == "cuda" else f"CPU ({platform.machine()})"
 
 
@@ -155,8 +155,8 @@ _COPIES: "weakref.WeakKeyDictionary[PreTrainedModel, list[PreTrainedModel]]" = w
 
 
 def copy_on(model: "PreTrainedModel", device: torch.device) -> "PreTrainedModel":
-    """Return a copy of the model on a device, made tensor by tensor: the old device may not have room for a second
-    model."""
+    """Return a copy of the model on a device. Copies tensor by tensor, because the old device may lack memory for
+    two."""
     # What ``deepcopy`` finds in the memo it does not copy where it lies; tied weights stay tied.
     memo: dict[int, Any] = {
         id(p): torch.nn.Parameter(p.detach().to(device, copy=True), p.requires_grad) for p in model.parameters()
@@ -166,10 +166,10 @@ def copy_on(model: "PreTrainedModel", device: torch.device) -> "PreTrainedModel"
 
 
 def copies_on_other_gpus(model: "PreTrainedModel") -> "list[PreTrainedModel]":
-    """Return a copy of a model on each other GPU that this process may use; the model must not change any more.
+    """Return a copy of the model on each other GPU that this process may use. Do not change the model after this call.
 
-    Empty if processes train together, each with its GPU, or if the model is on a CPU, spread over devices, or
-    quantized.
+    Returns no copy if several processes train together, each on its own GPU. Also returns none if the model is on a
+    CPU, spread over devices, or quantised.
     """
     alone = model.device.type == "cuda" and not dist.is_initialized()
     if not alone or hasattr(model, "hf_device_map") or getattr(model, "quantization_method", None) is not None:
@@ -181,12 +181,12 @@ def copies_on_other_gpus(model: "PreTrainedModel") -> "list[PreTrainedModel]":
 
 
 def in_chunks(logits: torch.Tensor, targets: torch.Tensor) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """Return pieces of logits (N, V) and targets (N,), for computations that need more tensors of the same size."""
+    """Yield chunks of logits (N, V) and targets (N,), for computations that need more tensors of a chunk's size."""
     rows = rows_per_chunk(logits)
     return zip(torch.split(logits, rows), torch.split(targets, rows), strict=True)
 
 
 def rows_per_chunk(logits: torch.Tensor) -> int:
-    """Return the number of rows in a piece of logits (N, V)."""
+    """Return the number of rows per chunk of logits (N, V)."""
     # They fit into a CPU's cache, so that main memory is read once and not several times.
     return max(1, LOGITS_PER_CHUNK[kind_of(logits.device) == "cuda"] // logits.shape[1])

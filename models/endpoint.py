@@ -1,8 +1,8 @@
-"""A language model behind a completions endpoint: token log-probabilities of texts through its API.
+"""A language model behind a completions endpoint, whose API returns token log-probabilities of texts.
 
-With the model's tokenizer, heldin scores exactly what ``models.logprobs`` scores: it sends token ids in the same
-windows, each after the start token. Without the tokenizer, it sends each text after one public character. In both cases
-all characters of the text are scored.
+With the model's tokenizer, heldin scores exactly the tokens that ``models.logprobs`` scores: it sends token ids in the
+same windows, each after the start token. Without the tokenizer, it sends each text after one public character. Either
+way, all characters of the text are scored.
 """
 
 import difflib
@@ -54,9 +54,9 @@ class Load:
     """The cost of scoring texts.
 
     Attributes:
-        tokens: number of sent tokens; if texts are scored, with the token that a request may have to generate.
-        counted: whether the tokenizer counted the tokens; otherwise they are estimated.
-        generated: number of generated tokens, if texts are continued.
+        tokens: number of sent tokens; for scoring, includes a token that a request may have to generate.
+        counted: whether the tokenizer counted the tokens; if not, the number is an estimate.
+        generated: number of generated tokens; 0 unless texts are continued.
         about: whether the actual number may differ.
     """
 
@@ -69,16 +69,16 @@ class Load:
 
 @dataclass(frozen=True)
 class EndpointModel:
-    """A model behind an endpoint that returned log-probabilities of a prompt in a test.
+    """A model behind an endpoint that, in a test, returned log-probabilities of a prompt.
 
     Attributes:
         name: the model's name on the server.
         style: style of the requests.
         tokenizer: the model's own tokenizer; None: texts are sent as plain text.
         window: maximum number of tokens of a text in one request; None without a tokenizer.
-        leads: without a tokenizer, maps the character put before a text to the server's tokens of that character.
-        fingerprint: hash of every known setting that affects the numbers: address, name, style, tokenizer, window. The
-            weights are not part of it.
+        leads: the server's tokens for each character that heldin puts before a text; used without a tokenizer.
+        fingerprint: hash of every known setting that affects the scores: address, name, style, tokenizer, window. It
+            does not cover the weights.
     """
 
     name: str
@@ -91,16 +91,16 @@ class EndpointModel:
 
     @property
     def chunk(self) -> int:
-        """Number of texts that are scored before their scores are saved."""
+        """Number of texts to score before their scores are saved."""
         # Few enough that a killed run loses little, many enough to keep all requests in flight.
         return 8 * self.connection.endpoint.concurrency
 
     def score(self, texts: Sequence[str]) -> list[TokenScores]:
-        """Score every text. The module docstring describes the requests.
+        """Score every text; see the module docstring for the requests.
 
         Raises:
-            InputError: a text has no tokens; or is too long for the model, and there is no tokenizer to cut it into
-                windows; or an answer lacks a finite log-probability for some token.
+            InputError: a text has no tokens; a text is too long for the model, and there is no tokenizer to cut it; or
+                an answer lacks a finite log-probability for some token.
             ResumableError: the endpoint has stopped answering.
         """
         if not texts:
@@ -183,19 +183,19 @@ def open_endpoint_model(
 
 
 def probe_score(scores: TokenScores) -> float:
-    """Return the mean log-probability of the probe text's tokens, in nats; it changes if the model changes."""
+    """Return the mean log-probability of the probe text's tokens, in nats. A changed model gives another mean."""
     return scores.total / len(scores.logprobs)
 
 
 def probe_now(model: EndpointModel) -> float:
-    """Return ``probe_score`` of a fresh answer from the server."""
+    """Return ``probe_score`` of a new answer from the server."""
     return probe_score(model.score([PROBE])[0])
 
 
 def prompts_of(model: EndpointModel, texts: Sequence[str]) -> list[tuple[int, str | list[int]]]:
-    """Return pairs of a text's number and a prompt, in order; a text that is cut into windows has several prompts.
+    """Return pairs of a text's number and a prompt, in order. A text that is cut into windows has several prompts.
 
-    Raises InputError for a text without tokens, or for a chat if the tokenizer is unknown.
+    Raises InputError for a text without tokens, or for a chat if there is no tokenizer.
     """
     # Sent whole: without the tokenizer there is no telling where to cut.
     if model.tokenizer is None or model.window is None:
@@ -208,7 +208,8 @@ def prompts_of(model: EndpointModel, texts: Sequence[str]) -> list[tuple[int, st
 
 
 def _fitting(text: str, tokenizer: PreTrainedTokenizerBase, window: int) -> tuple[str, list[int]]:
-    """Return as many of the text's first words as fit into the window, at least one, and their tokens."""
+    """Return the longest beginning of the text, in whole words and at least one, that fits the window, and its
+    tokens."""
     words = text.split(" ")
     # Cut between words, because cut tokens may not be those that the server makes of the same text.
     for count in range(len(words), 0, -1):
@@ -219,12 +220,12 @@ def _fitting(text: str, tokenizer: PreTrainedTokenizerBase, window: int) -> tupl
 
 
 def _after_lead(model: EndpointModel, echoed: Echoed, lead: str, text: int) -> Sequence[object]:
-    """Return the values of the text's own tokens, without the values of the character before it."""
+    """Return the values of the text's own tokens, without the values of the character that heldin put before it."""
     tokens = model.leads[lead]
     # Merged with the lead, the text's first token would be dropped with it: its beginning would not be scored.
     if echoed.tokens[: len(tokens)] != tokens:
         raise InputError(
-            f"the server joins text number {text + 1} with the {lead!r} before it, so its first token has no"
+            f"the server joins text number {text + 1} with the {lead!r} before it, so the text's first token has no"
             " probability of its own: give --tokenizer"
         )
     return echoed.values[len(tokens) :]
@@ -244,8 +245,7 @@ def token_scores(model: EndpointModel, values: Sequence[object], text: int) -> T
 
 
 def _style_of(connection: Connection, name: str, prompt: str | list[int]) -> tuple[Style, dict[str, Any]]:
-    """Return the first style in which the server returns log-probabilities of a prompt, and its answer to
-    ``prompt``."""
+    """Return the first style in which the server returns log-probabilities of a prompt. Also return its answer."""
     refusals: list[str] = []
     # For a text only an echo says which tokens the server made of it.
     for style in OF_PROMPTS if not isinstance(prompt, str) else (Style.ECHO, Style.ECHO_AND_ONE):
@@ -281,7 +281,7 @@ def _style_of(connection: Connection, name: str, prompt: str | list[int]) -> tup
 
 
 def _tokens_of(connection: Connection, name: str, style: Style, lead: str) -> tuple[str, ...]:
-    """Return the server's tokens of the character that is put before a text."""
+    """Return the server's tokens for the character that heldin puts before a text."""
     try:
         answer = connection.post(COMPLETIONS, request_body(style, name, lead))
         tokens = values_of_text(answer, style, lead).tokens
@@ -300,7 +300,7 @@ def window_at(connection: Connection, name: str, context: int | None) -> int:
     Args:
         context: number of tokens per request; None: as in the server's list of models, at most 2,048.
 
-    Raises InputError if the context is unknown, or leaves no room for a text.
+    Raises InputError if the context is unknown, or too short for a text.
     """
     # Less the start token and one generated token.
     window = (context or min(_stated_context(connection, name), LARGEST_CONTEXT)) - 2
@@ -323,7 +323,7 @@ def _stated_context(connection: Connection, name: str) -> int:
 
 
 def _listed_if_asked_once(connection: Connection) -> dict[str, dict[str, Any]]:
-    """Return ``_listed`` as a hint: on any error the list is empty."""
+    """Return ``_listed``, tried once, as a hint; empty on any error."""
     try:
         return _listed(connection, tries=1)
     except (InputError, ResumableError):
@@ -331,7 +331,7 @@ def _listed_if_asked_once(connection: Connection) -> dict[str, dict[str, Any]]:
 
 
 def _listed(connection: Connection, *, tries: int | None = None) -> dict[str, dict[str, Any]]:
-    """Return the entry of each model in the server's list, by name; empty if there is no list."""
+    """Return the entry of each model in the server's list of models, by name; empty if there is no list."""
     try:
         listed = connection.get("/models", tries=tries).get("data")
     except RefusedRequest:
@@ -341,7 +341,7 @@ def _listed(connection: Connection, *, tries: int | None = None) -> dict[str, di
 
 
 def _listed_instead(listed: Mapping[str, object], name: str) -> str:
-    """Return a hint with models that the server lists, if this model is not among them."""
+    """Return a hint that names models in the server's list, if this model is missing from the list."""
     if not listed or name in listed:
         return ""
     near = difflib.get_close_matches(name, listed, n=1)

@@ -1,8 +1,8 @@
 """Ask an OpenAI-compatible server for the log-probabilities of a prompt, and read its answer.
 
-Two styles are in use: ``echo`` with ``logprobs``, which returns the prompt with its tokens (OpenAI's completions, vLLM,
-SGLang), and vLLM's ``prompt_logprobs``, which returns a table by token id for each position. In both, the first token
-of a prompt has no probability.
+Servers use two styles. ``echo`` with ``logprobs`` returns the prompt with its tokens (OpenAI's completions, vLLM,
+SGLang). vLLM's ``prompt_logprobs`` returns a table by token id for each position. In both styles, the first token of a
+prompt has no probability.
 """
 
 import math
@@ -19,7 +19,7 @@ INFINITE = -9998.0  # vLLM writes -9999 for minus infinity, which JSON cannot sa
 
 
 class Style(StrEnum):
-    """The form of a request. Some servers refuse to generate zero tokens."""
+    """The form of a request. Some servers refuse to generate zero tokens, so one form asks for one token."""
 
     ECHO = "echo"
     ECHO_AND_ONE = "echo, one token generated"
@@ -36,12 +36,12 @@ OF_PROMPTS: Mapping[Style, Mapping[str, Any]] = {
 
 
 class NoLogprobs(Exception):
-    """An answer has no usable log-probabilities of the prompt; the message lists what it has, to follow "returns"."""
+    """An answer without usable log-probabilities of the prompt. The message completes "the server returns ..."."""
 
 
 @dataclass(frozen=True)
 class Echoed:
-    """A prompt as the server read it: its tokens as strings, and a value for each token (None for the first)."""
+    """A prompt as echoed by the server: its tokens as strings, and a value for each token (None for the first)."""
 
     tokens: tuple[str, ...]
     values: tuple[object, ...]
@@ -53,9 +53,9 @@ def request_body(style: Style, model: str, prompt: str | Sequence[int]) -> dict[
 
 
 def values_of_tokens(answer: Mapping[str, Any], style: Style, prompt: Sequence[int]) -> Sequence[object]:
-    """Return the values of ``prompt[1:]``, unchecked.
+    """Return the values of ``prompt[1:]``, without a check of each value.
 
-    Raises NoLogprobs unless there is a value for each token sent.
+    Raises NoLogprobs unless the answer has a value for each of these tokens.
     """
     choice = _choice(answer)
     stated = _stated_count(answer)
@@ -76,7 +76,7 @@ def values_of_tokens(answer: Mapping[str, Any], style: Style, prompt: Sequence[i
 def values_of_text(answer: Mapping[str, Any], style: Style, prompt: str) -> Echoed:
     """Return the echo of a prompt sent as text.
 
-    Raises NoLogprobs if there is no echo with log-probabilities, or it echoes another text.
+    Raises NoLogprobs if the answer has no echo with log-probabilities, or the echo is another text.
     """
     choice = _choice(answer)
     echoed = _prompt_part(choice, style, _stated_count(answer))
@@ -87,12 +87,13 @@ def values_of_text(answer: Mapping[str, Any], style: Style, prompt: str) -> Echo
 
 
 def reads_alike(as_ids: Mapping[str, Any], as_text: Mapping[str, Any], style: Style, prompt: Sequence[int]) -> bool:
-    """Return whether the server tokenizes a text into the ids that were sent for it.
+    """Return whether the server splits a text into the token ids that heldin sent for the text.
 
     Args:
         as_ids: the server's answer to the ids.
+        as_text: the server's answer to the text.
         style: style of the request.
-        prompt: the ids sent: a start token and the text's tokens.
+        prompt: the sent ids: a start token and the text's tokens.
 
     Raises:
         NoLogprobs: an answer has no log-probabilities of the prompt.
@@ -137,7 +138,7 @@ def _stated_count(answer: Mapping[str, Any]) -> int | None:
 
 
 def _prompt_part(choice: Mapping[str, Any], style: Style, count: int | None) -> Echoed:
-    """Return the prompt's tokens and values, without a generated token; ``count``: tokens of the prompt, if known."""
+    """Return the prompt's tokens and values, without a generated token. ``count`` is the prompt's tokens, if known."""
     logprobs = choice.get("logprobs")
     if not isinstance(logprobs, dict):
         raise NoLogprobs(f"no logprobs but {_named(choice)}")
@@ -164,6 +165,6 @@ def _entry(entry: object, token: int) -> object:
 
 
 def _named(content: Mapping[str, Any]) -> str:
-    """Return the names of the entries that are not null, for errors."""
+    """Return the names of the non-null entries, for error messages."""
     names = sorted(str(name) for name, value in content.items() if value is not None)
     return ", ".join(names[:8]) or "nothing"

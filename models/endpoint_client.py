@@ -1,4 +1,4 @@
-"""Requests to an OpenAI-compatible server: rate-limited, concurrent, retried with exponential backoff."""
+"""Send requests to an OpenAI-compatible server: rate-limited, concurrent, retried with exponential backoff."""
 
 import math
 import os
@@ -25,7 +25,7 @@ LONGEST_QUOTE = 200  # characters
 
 
 class RefusedRequest(InputError):
-    """The server refuses this request, so a retry would not help. ``status`` is the HTTP status."""
+    """The server refused this request, and would refuse it again. ``status`` is the HTTP status."""
 
     def __init__(self, message: str, status: int) -> None:
         super().__init__(message, status)  # both: an exception is pickled by its arguments
@@ -37,20 +37,21 @@ class RefusedRequest(InputError):
 
 @dataclass(frozen=True)
 class Endpoint:
-    """The address of served models, and the rate of requests. It contains no secrets: the key stays in the environment.
+    """The address of served models, and the rate of requests. Contains no secret: the API key is in the environment.
 
     Attributes:
         url: address to which /completions is appended, such as https://host/v1.
-        key_variable: name of the environment variable that holds the API key; None: no key is sent.
-        requests_per_minute: upper limit; None: no limit.
-        concurrency: requests in flight at once.
-        timeout: seconds of silence before a request is given up.
-        max_tries: maximum number of tries of one request, including the first.
-        first_wait: mean seconds before the second try, varied by up to half; doubled with every try, up to a minute.
+        key_variable: name of the environment variable that holds the API key; None: heldin sends no key.
+        requests_per_minute: maximum rate; None: no limit.
+        concurrency: maximum number of requests in flight.
+        timeout: seconds without data after which heldin gives up a request.
+        max_tries: maximum number of tries per request, including the first.
+        first_wait: mean seconds before the second try, varied by up to half; doubles with every further try, up to a
+            minute.
 
     Raises:
-        InputError: the address is invalid or contains a secret, ``key_variable`` contains the key instead of the
-            variable's name, or a number is not positive.
+        InputError: the address is invalid or contains a secret, ``key_variable`` is the key instead of a variable's
+            name, or a number is not positive.
     """
 
     url: str
@@ -65,17 +66,17 @@ class Endpoint:
         try:
             url = httpx2.URL(self.url)
         except httpx2.InvalidURL as error:
-            raise InputError(f"the endpoint's address cannot be read{self._said(error)}") from error
+            raise InputError(f"heldin cannot read the endpoint's address{self._said(error)}") from error
         # Checked before any message quotes the address, which goes into records and logs.
         if url.userinfo or url.query or url.fragment:
             raise InputError(
-                "the endpoint's address contains a password, a query or a fragment, which would be recorded. Remove"
+                "the endpoint's address contains a password, a query or a fragment, which heldin would record. Remove"
                 " this part, and give the key by the name of an environment variable"
             )
         if url.scheme not in ("http", "https") or not url.host:
             raise InputError(f"the endpoint's address is not a URL{self._said(repr(self.url))}")
         if self.base.endswith("/completions"):  # also /chat/completions
-            raise InputError(f"'{self.url}' is the address of a call: remove the part after /v1")
+            raise InputError(f"'{self.url}' is the address of a single API call: remove the part after /v1")
         # An invalid name may be the key itself, so the message does not quote it.
         if self.key_variable is not None and not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", self.key_variable):
             raise InputError("give the name of the environment variable that contains the API key, not the key itself")
@@ -85,7 +86,7 @@ class Endpoint:
                 raise InputError(f"the endpoint's {name.replace('_', ' ')} is {value}: give a number above 0")
 
     def _said(self, fault: object) -> str:
-        """Describe the fault and the remedy. The address is not quoted if it may contain a password."""
+        """Return the fault and the remedy as text. Does not quote an address that may contain a password."""
         return f"{'' if '@' in self.url else f' ({fault})'}: give one like https://host/v1"
 
     @property
@@ -94,7 +95,7 @@ class Endpoint:
         return self.url.rstrip("/")
 
     def key(self) -> str | None:
-        """Return the API key. Raises InputError if its variable is not set, or its value cannot be sent in a header."""
+        """Return the API key. Raises InputError if its variable is not set, or a header cannot contain its value."""
         if self.key_variable is None:
             return None
         key = os.environ.get(self.key_variable, "").strip()
@@ -129,7 +130,7 @@ class Connection:
         self._client.close()
 
     def post_all(self, path: str, bodies: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-        """``post`` every body, several at once; answers come in the order of the bodies."""
+        """Post every body, several at the same time. Answers are in the order of the bodies."""
         self._pace.start()
         with ThreadPoolExecutor(self.endpoint.concurrency) as threads:
             answers = [threads.submit(self.post, path, body) for body in bodies]
@@ -143,9 +144,9 @@ class Connection:
     def post_each(
         self, path: str, bodies: Sequence[Mapping[str, Any]]
     ) -> Iterator[tuple[int, dict[str, Any] | RefusedRequest]]:
-        """Yield number and answer of every body as soon as the answer arrives. A refusal is yielded, not raised.
+        """Yield number and answer of each body when the answer arrives. A refusal is yielded, not raised.
 
-        If a request fails for good, the answers so far are yielded before the error.
+        If a request finally fails, this method yields the earlier answers before it raises the error.
         """
         self._pace.start()
         threads = ThreadPoolExecutor(self.endpoint.concurrency)
@@ -177,17 +178,18 @@ class Connection:
             return error
 
     def post(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the JSON object that the server returns for ``body``.
+        """Return the JSON object with which the server answers ``body``.
 
         Raises:
             RefusedRequest: the server refuses this request.
-            InputError: nothing listens at the address, or the key is refused.
-            ResumableError: no complete answer after all tries.
+            InputError: no server answers at the address, or the server refuses the key.
+            ResumableError: the server gave no complete answer in any try.
         """
         return self._ask("POST", path, body, self.endpoint.max_tries)
 
     def get(self, path: str, *, tries: int | None = None) -> dict[str, Any]:
-        """Request without a body, otherwise like ``post``. ``tries``: maximum number of tries; None: the endpoint's."""
+        """Send a request without a body, otherwise like ``post``. ``tries`` limits the tries; None: the endpoint's
+        limit."""
         return self._ask("GET", path, None, tries or self.endpoint.max_tries)
 
     def _ask(self, method: str, path: str, body: Mapping[str, Any] | None, tries: int) -> dict[str, Any]:
@@ -225,7 +227,7 @@ class Connection:
         )
 
     def _answer(self, response: httpx2.Response) -> dict[str, Any] | None:
-        """Return the JSON object; None for an incomplete body."""
+        """Return the JSON object of a response; None if the body is not a complete JSON object."""
         status = response.status_code
         if status in (401, 403):
             has = "refuses the API key" if self._key else "needs an API key, but none was given"
@@ -248,7 +250,7 @@ class Connection:
         return content if isinstance(content, dict) else None
 
     def _honour_retry_after(self, response: httpx2.Response) -> None:
-        """Hold all threads as long as the server demands."""
+        """Pause all threads for as long as the server demands."""
         asked = _retry_after(response.headers.get("retry-after"))
         if asked is None:
             return
@@ -260,7 +262,7 @@ class Connection:
         self._pace.hold(asked)
 
     def _quoted(self, response: httpx2.Response) -> str:
-        """Return the server's own error message, shortened and without the key; "" if there is none."""
+        """Return the server's own error message, shortened and without the API key; "" if there is none."""
         try:
             content = response.json()
             error = content.get("error", content) if isinstance(content, dict) else content
@@ -275,7 +277,7 @@ class Connection:
 
 
 class Pace:
-    """Evenly spaced turns for all threads, at most ``per_minute``; all threads pause when the server demands it."""
+    """Evenly spaced turns for all threads, at most ``per_minute``. If the server demands a pause, all threads pause."""
 
     def __init__(self, per_minute: float | None) -> None:
         self._gap = 60.0 / per_minute if per_minute else 0.0
@@ -303,7 +305,7 @@ class Pace:
             # The server asked for a pause while this thread waited: its turn is void.
 
     def rest(self, seconds: float) -> None:
-        """Wait. Raises ResumableError as soon as all work is stopped."""
+        """Wait for some seconds. Raises ResumableError as soon as ``stop`` is called."""
         # An event and not ``sleep``, so that a wait of minutes ends when another request has failed for good.
         if self._stopped.wait(max(0.0, seconds)):
             raise ResumableError("stopped, because another request failed")
@@ -317,11 +319,11 @@ class Pace:
             self._next = max(self._held_until, self._last + self._gap)
 
     def stop(self) -> None:
-        """End all waiting, because another request failed for good."""
+        """End all waits, because a request finally failed."""
         self._stopped.set()
 
     def start(self) -> None:
-        """Let threads wait again."""
+        """Allow threads to wait again."""
         self._stopped.clear()
 
 
@@ -331,8 +333,8 @@ def _jitter() -> float:
 
 
 def _retry_after(header: str | None) -> float | None:
-    """Return the seconds of a Retry-After header (RFC 9110, section 10.2.3: seconds or a date); None if it has
-    neither."""
+    """Return the seconds in a Retry-After header (RFC 9110, section 10.2.3: seconds or a date); None if it is
+    invalid."""
     if not header:
         return None
     try:

@@ -1,7 +1,7 @@
-"""Hashes of what determines a model's output: named tensors, config and tokenizer, from memory or from a folder.
+"""Hashes of everything that determines a model's output: named tensors, config and tokenizer.
 
-A training log hashes the model in memory, and an audit hashes its folder. Both give the same hash, whatever wraps the
-model during training, and however it is saved.
+A training log hashes the model in memory, and an audit hashes its folder. The two hashes are equal, whatever wraps the
+model during training, and whatever form it is saved in.
 """
 
 import hashlib
@@ -49,13 +49,13 @@ _ADAPTER_NAME = re.compile(r"(?<=\.)((?:lora_\w+|modules_to_save)\.)default(?:\.
 
 @dataclass(frozen=True)
 class Fingerprint:
-    """Hashes of what determines a model's output.
+    """Hashes of everything that determines a model's output.
 
     Attributes:
-        tensors: hash of shape and values by name; tied tensors appear under the first name.
-        twins: further names of tied tensors, each with the tensor's name in ``tensors``.
+        tensors: hash of shape and values by name; tied tensors appear under the first of their names.
+        twins: other names of tied tensors, each with the name that is in ``tensors``.
         config: every key of the config that may affect the output.
-        tokenizer: hash of how texts are divided into tokens; None if there was no tokenizer.
+        tokenizer: hash of the tokenization; None without a tokenizer.
     """
 
     tensors: Mapping[str, str]
@@ -64,7 +64,8 @@ class Fingerprint:
     tokenizer: str | None
 
     def has_tensors_of(self, other: "Fingerprint") -> bool:
-        """Return whether ``other`` has exactly these tensors under these names; a tied tensor may occur twice."""
+        """Return whether ``other`` has exactly these tensors under these names; a tied tensor may appear more than
+        once."""
         resolved: dict[str, str] = {}
         for name, value in other.tensors.items():
             if resolved.setdefault(self.twins.get(name, name), value) != value:
@@ -73,7 +74,7 @@ class Fingerprint:
 
 
 def fingerprint_of_model(model: torch.nn.Module, tokenizer: Any) -> Fingerprint | None:
-    """Return the fingerprint of what a trainer will save, a whole model or an adapter; None if tensors are spread.
+    """Return the fingerprint of the model or adapter that a trainer will save; None if tensors are spread over devices.
 
     Args:
         model: the model, possibly wrapped for training.
@@ -99,10 +100,10 @@ def fingerprint_in_folder(folder: Path, adapter_base: str | None = None) -> Fing
     """Return the fingerprint of a folder's model or adapter.
 
     Args:
-        adapter_base: replaces the base in an adapter's config.
+        adapter_base: base that replaces the base in an adapter's config.
 
     Raises:
-        InputError: files are damaged.
+        InputError: a file is damaged.
     """
     tensors = _by_plain_name((name, _hash(tensor)) for name, tensor in _tensors_in(folder))
     with reading(str(folder), f"cannot read the config in '{folder}'"):
@@ -122,9 +123,9 @@ def fingerprint_in_folder(folder: Path, adapter_base: str | None = None) -> Fing
 
 
 def tokens_of(tokenizer: Any) -> str | None:
-    """Return a hash of the tokenization, and of the token before a text; None if the object is not a tokenizer.
+    """Return a hash of the tokenization, including the token before a text; None if the object is not a tokenizer.
 
-    Added special tokens, such as for padding, are not part of the hash, nor are truncation and padding.
+    The hash ignores truncation, padding, and added special tokens such as the padding token.
     """
     if not hasattr(tokenizer, "get_vocab"):
         return None
@@ -150,7 +151,7 @@ def unwrapped(model: torch.nn.Module) -> torch.nn.Module:
 
 
 def _hashed(tensors: Mapping[str, torch.Tensor]) -> tuple[dict[str, str], dict[str, str]] | None:
-    """Return the hash of each tensor, and the twins of tied tensors; None if this process lacks part of a tensor."""
+    """Return the hash of each tensor, and the twins of tied tensors; None if this process has only part of a tensor."""
     hashes: dict[str, str] = {}
     twins: dict[str, str] = {}
     first: dict[tuple[Any, ...], str] = {}
@@ -166,20 +167,20 @@ def _hashed(tensors: Mapping[str, torch.Tensor]) -> tuple[dict[str, str], dict[s
 
 
 def _by_plain_name(tensors: Iterable[tuple[str, T]]) -> dict[str, T]:
-    """Return tensors by names without wrappers. Tensors that would share a name keep their own, so none is lost."""
+    """Return tensors by their names without wrappers. If two tensors would share a name, both keep their full names."""
     named = dict(tensors)
     shared = Counter(map(_plain, named))
     return {plain if shared[plain := _plain(name)] == 1 else f" {name}": tensor for name, tensor in named.items()}
 
 
 def _plain(name: str) -> str:
-    """Return a tensor's name without the names of wrappers."""
+    """Return a tensor's name without the parts that wrappers add."""
     inner = ".".join(part for part in _BEFORE.sub("", name).split(".") if part not in _WRAPPERS)
     return _ADAPTER_NAME.sub(r"\1", inner).rstrip(".")
 
 
 def _keys_of(config: Any) -> dict[str, Any]:
-    """Return the config without harmless keys, as JSON values."""
+    """Return the keys of a config that may affect the output, as JSON values."""
     if config is None:
         return {}
     content: dict[str, Any] = json.loads(json.dumps(_kept(config.to_dict()), default=_as_json))
@@ -187,7 +188,7 @@ def _keys_of(config: Any) -> dict[str, Any]:
 
 
 def _kept(content: Any) -> Any:
-    """Return a part of a config without harmless keys, at every depth, such as in the sub-config of a text model."""
+    """Return a part of a config without the keys that never affect the output, also in nested configs."""
     if not isinstance(content, Mapping):
         return content
     return {key: _kept(value) for key, value in content.items() if key not in HARMLESS and not str(key).startswith("_")}
@@ -198,7 +199,7 @@ def _as_json(value: Any) -> Any:
 
 
 def _hash(tensor: torch.Tensor) -> str:
-    """Return a hash of shape and values in float32, which represents smaller precisions exactly."""
+    """Return a hash of shape and values in float32, which represents lower precisions exactly."""
     kind = torch.float32 if tensor.is_floating_point() else tensor.dtype
     values = tensor.detach().to(device="cpu", dtype=kind).contiguous()
     digest = hashlib.blake2b(repr((tuple(values.shape), str(kind))).encode(), digest_size=_SIZE)
@@ -217,7 +218,7 @@ def _tensors_in(folder: Path) -> Iterator[tuple[str, torch.Tensor]]:
 
 
 def _loaded(folder: Path) -> list[Path]:
-    """Return the files from which a model or an adapter is loaded; the folder may have others."""
+    """Return the files of the folder from which a model or an adapter is loaded."""
     if not is_adapter(folder):
         return weight_files(str(folder))
     file = folder / "adapter_model.safetensors"

@@ -1,9 +1,9 @@
-"""Log-probabilities of given texts from a server that lists only the likeliest next tokens, and accepts ``logit_bias``.
+"""Log-probabilities of given texts from a server that lists only the likeliest next tokens and accepts ``logit_bias``.
 
-A bias multiplies a token's odds against every other token. So heldin lifts an unlisted token to the top together with a
-listed token. Their log-probabilities then differ by the same amount as before, and the listed token's value without a
-bias gives the value of the other (Morris et al. 2023, arXiv 2311.13647, section 4). A token that is listed without a
-bias needs no second request.
+A bias multiplies a token's odds against every other token. heldin therefore lifts an unlisted token together with a
+listed token above all others. The difference of their log-probabilities does not change, so the listed token's value
+without a bias gives the other token's value (Morris et al. 2023, arXiv 2311.13647, section 4). A token that is listed
+without a bias needs no second request.
 """
 
 import math
@@ -49,11 +49,11 @@ Tops = Mapping[str, float]
 
 @dataclass(frozen=True)
 class LiftedEndpoint(EndpointModel):
-    """A model behind an endpoint whose listed log-probabilities changed with ``logit_bias`` in a test.
+    """A model behind an endpoint; in a test, ``logit_bias`` changed the log-probabilities that it lists.
 
     Attributes:
         count: number of next tokens that the server lists.
-        own_words: token ids by written form, for tokens whose written form no other token shares.
+        own_words: token ids by written form; contains only written forms that belong to a single token.
     """
 
     count: int
@@ -61,7 +61,7 @@ class LiftedEndpoint(EndpointModel):
 
     @property
     def chunk(self) -> int:
-        """Number of texts that are scored before their scores are saved: one, because each text takes many requests."""
+        """Number of texts to score before their scores are saved: one, because each text takes many requests."""
         return 1
 
     def score(self, texts: Sequence[str]) -> list[TokenScores]:
@@ -77,7 +77,7 @@ class LiftedEndpoint(EndpointModel):
         return [token_scores(self, of_text, text) for text, of_text in enumerate(values)]
 
     def load(self, texts: Sequence[str]) -> Load:
-        """Return the cost of scoring ``texts`` with two requests per token, which is nearly always more than needed."""
+        """Return the cost of scoring ``texts`` with two requests per token, which is almost always an overestimate."""
         sizes = [len(prompt) for _, prompt in prompts_of(self, texts)] if texts else []
         requests = 2 * sum(size - 1 for size in sizes)
         sent = sum(size * (size - 1) for size in sizes)  # twice 1 + 2 + ... + size - 1
@@ -106,8 +106,8 @@ class LiftedEndpoint(EndpointModel):
         return [value for value in values if value is not None]
 
     def _known(self, ids: Sequence[int], tops: Tops) -> tuple[str, float]:
-        """Return a token's written form and log-probability: the likeliest listed token whose written form is
-        unique."""
+        """Return a token's written form and log-probability. Takes the likeliest listed token with a unique written
+        form."""
         listed = [word for word in tops if word in self.own_words]
         if listed:
             word = max(listed, key=lambda each: tops[each])
@@ -116,8 +116,7 @@ class LiftedEndpoint(EndpointModel):
         return word, self._by_odds(ids, word)
 
     def _by_odds(self, ids: Sequence[int], word: str) -> float:
-        """Return the log-probability of a token that is never listed without a bias, from its odds under a medium
-        bias."""
+        """Return the log-probability of a token that is listed only with a bias, from its odds under a medium bias."""
         low, high = 0.0, BIAS
         for _ in range(_TRIES):
             bias = (low + high) / 2
@@ -132,7 +131,7 @@ class LiftedEndpoint(EndpointModel):
         )
 
     def _as_listed(self, tops: Tops, token: int) -> float | None:
-        """Return the listed value of a token; None if the token is not listed, or its written form is shared."""
+        """Return the listed log-probability of a token; None if it is not listed, or shares its written form."""
         return next((value for word, value in tops.items() if self.own_words.get(word) == token), None)
 
     def _body(self, ids: Sequence[int], *lifted: int, bias: float = BIAS) -> dict[str, Any]:
@@ -143,15 +142,14 @@ class LiftedEndpoint(EndpointModel):
 
 
 def logprob_beside(word: str, known: float, lifted: Tops) -> float:
-    """Return the log-probability, in nats, of a token that ``logit_bias`` lifted above all others together with a known
-    token.
+    """Return the log-probability, in nats, of a token that ``logit_bias`` lifted together with a known token.
 
     Args:
-        word: unique written form of the known token.
+        word: written form of the known token, which no other token has.
         known: log-probability of the known token without a bias.
         lifted: the two likeliest next tokens and their log-probabilities under the bias.
 
-    Raises ValueError if the known token is not one of the two, or other tokens are as likely.
+    Raises ValueError if the known token is not one of the two, or if other tokens are as likely.
     """
     (other,) = [value for each, value in lifted.items() if each != word][:1] or [-math.inf]
     if word not in lifted or math.isinf(other):
@@ -165,9 +163,9 @@ def logprob_beside(word: str, known: float, lifted: Tops) -> float:
 def open_scoring_model(
     connection: Connection, name: str, *, tokenizer: str | None = None, context: int | None = None
 ) -> EndpointModel:
-    """Open a model that returns log-probabilities of texts: of a prompt, or else of next tokens under ``logit_bias``.
+    """Open a model that returns log-probabilities of texts, either of a prompt, or of next tokens with ``logit_bias``.
 
-    Arguments and errors are the same as for ``open_endpoint_model``. The second method needs a tokenizer.
+    Arguments and errors are the same as for ``open_endpoint_model``. Only ``logit_bias`` needs a tokenizer.
     """
     try:
         return open_endpoint_model(connection, name, tokenizer=tokenizer, context=context)
@@ -177,18 +175,18 @@ def open_scoring_model(
         try:
             return open_lifted(connection, name, tokenizer=tokenizer, context=context)
         except InputError as lifted:
-            raise NoPromptLogprobs(f"{error}. Nor by logit_bias: {lifted}") from lifted
+            raise NoPromptLogprobs(f"{error}. logit_bias does not help either: {lifted}") from lifted
 
 
 def open_lifted(connection: Connection, name: str, *, tokenizer: str, context: int | None = None) -> LiftedEndpoint:
-    """Test with a few public words whether ``logit_bias`` recovers log-probabilities.
+    """Test with a few public words whether ``logit_bias`` reveals the log-probabilities of unlisted tokens.
 
     Args:
         tokenizer: folder or hub name of the model's tokenizer.
         context: number of tokens per request; None: as the server reports, at most 2,048.
 
-    Raises InputError: the server lists fewer than two next tokens, ignores the bias, or the tokenizer does not match
-    the model's.
+    Raises InputError if the server lists fewer than two next tokens or ignores the bias, or if the tokenizer does not
+    match the model's.
     """
     loaded = load_tokenizer(tokenizer)
     window = window_at(connection, name, context)
@@ -197,8 +195,8 @@ def open_lifted(connection: Connection, name: str, *, tokenizer: str, context: i
     count, tops = _most_listed(connection, name, [start, *ids])
     if not _reads_alike(connection, name, count, tops, ids):
         raise InputError(
-            f"the tokenizer '{tokenizer}' is not the tokenizer of '{name}', because after the same words as text and"
-            " as tokens other words follow. Give the model's own tokenizer"
+            f"the tokenizer '{tokenizer}' is not the tokenizer of '{name}', because the same words, sent as text and"
+            " as tokens, have different continuations. Give the model's own tokenizer"
         )
     # Two tokens whose log-probabilities are known, of which the less likely is lifted above the other.
     words = [word for word in sorted(tops, key=lambda word: -tops[word]) if word in own_words][:2]
@@ -258,7 +256,7 @@ def _most_listed(connection: Connection, name: str, ids: list[int]) -> tuple[int
 
 
 def _reads_alike(connection: Connection, name: str, count: int, tops: Tops, ids: list[int]) -> bool:
-    """Return whether the server makes these tokens of the public words, with or without a start token of its own."""
+    """Return whether the server reads the public words as these tokens, with or without a start token."""
     as_text = _tops(connection.post(COMPLETIONS, _body_of(name, SHORT_PROBE, count)))
     if _alike(as_text, tops):
         return True

@@ -1,7 +1,8 @@
-"""Load a causal language model and its tokenizer safely, or report in one line why loading fails.
+"""Load a causal language model and its tokenizer safely, or report in one line why they cannot be loaded.
 
-Weights are read only from safetensors, and a model's own code is never run. A LoRA adapter is loaded onto its base
-model and merged. For a model that also reads images or sound, all weights are loaded, but only texts are scored.
+heldin reads weights only from safetensors, and never runs a model's own code. It loads a LoRA adapter onto its base
+model, and in float32 merges the two. For a model that also reads images or sound, it loads all weights, but scores only
+texts.
 """
 
 from collections.abc import Callable
@@ -42,14 +43,14 @@ class LanguageModel:
     """A model with its tokenizer.
 
     Attributes:
-        model: the model in evaluation mode.
+        model: the model, in evaluation mode.
         tokenizer: the model's own tokenizer.
         name: hub name or folder, for messages.
-        fingerprint: identifies the exact weights; scores are cached under it.
-        size: number of parameters, excluding an adapter's; None: count them.
+        fingerprint: hash that identifies the exact weights; the cache stores scores under it.
+        size: number of parameters, without an adapter's; None: count the parameters of ``model``.
         window: maximum number of tokens per pass; None: the model's own limit.
-        stored: how the model's weights are stored, excluding an adapter's.
-        adapter: base of the loaded adapter; None: no adapter was loaded.
+        stored: how the model's weights are stored, without an adapter's.
+        adapter: base of the loaded adapter; None if no adapter was loaded.
     """
 
     model: PreTrainedModel
@@ -78,7 +79,7 @@ class LanguageModel:
         return stated
 
     def within(self, window: int | None) -> "LanguageModel":
-        """Return the model limited to this many tokens per pass, with another fingerprint, as scores of long texts
+        """Return the model with a limit on the tokens per pass. Its fingerprint differs, because scores of long texts
         differ."""
         stated = self.stated_context
         if window is None or (stated is not None and window >= stated):
@@ -87,7 +88,7 @@ class LanguageModel:
 
     @property
     def start_token(self) -> int:
-        """Token put before a text, which gives the text's first token a probability too."""
+        """Token that precedes a text, so the text's first token has a probability too."""
         return start_token(self.tokenizer, self.name)
 
     @property
@@ -98,7 +99,7 @@ class LanguageModel:
 
     @property
     def architecture(self) -> str:
-        """Class of the model; if its adapter is switched off, class of the base model."""
+        """Class name of the model; the base model's class if the adapter is switched off."""
         return str(getattr(self.model, "architecture", type(self.model).__name__))
 
     def parameters(self) -> int:
@@ -113,8 +114,7 @@ def reads_more_than_text(config: Any) -> bool:
 
 
 def require_text_alone(config: Any, name: str) -> None:
-    """Raise InputError for a model that also reads images or sound, because heldin scores but does not train such
-    models."""
+    """Raise InputError for a model that also reads images or sound, because heldin does not train such a model."""
     if reads_more_than_text(config):
         raise InputError(
             f"'{name}' ({config.model_type}) reads images or sound as well as text, but heldin trains only models of"
@@ -146,9 +146,9 @@ _CONTEXTS = ("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len", "
 
 
 def stored_weights(name: str, adapter_base: str | None = None, revision: str | None = None) -> tuple[str, Stored]:
-    """Return the name whose weights are loaded (for an adapter, the base's name), and how the weights are stored.
+    """Return the name of the loaded weights (for an adapter, the base's name), and how these weights are stored.
 
-    Raises InputError for those errors of ``load_language_model`` that the files show.
+    Raises InputError for each error of ``load_language_model`` that the files alone reveal.
     """
     if is_adapter(Path(name)):
         base = base_of(Path(name), adapter_base)
@@ -158,7 +158,7 @@ def stored_weights(name: str, adapter_base: str | None = None, revision: str | N
 
 
 def say_how_loaded(model: object, say: Callable[[str], object]) -> None:
-    """Report which adapter and which base were loaded, if there was a choice."""
+    """Report which adapter and which base were loaded, if there was a choice between several."""
     if isinstance(model, LanguageModel) and model.adapter is not None:
         for line in lines_about(model.name, model.adapter):
             say(line)
@@ -177,14 +177,14 @@ def load_tokenizer(name: str, *, revision: str | None = None) -> PreTrainedToken
 
 
 def load_tokenizer_of(name: str, adapter_base: str | None = None) -> PreTrainedTokenizerBase:
-    """Load the tokenizer that scores a model: an adapter's own, or else the base's.
+    """Load the tokenizer for scoring a model: the adapter's own tokenizer, or else the base's.
 
     Args:
         name: name of the model, which may be an adapter.
-        adapter_base: replaces the base in an adapter's config.
+        adapter_base: base that replaces the base in an adapter's config.
 
     Raises:
-        InputError: there is no tokenizer.
+        InputError: neither has a tokenizer.
     """
     while is_adapter(Path(name)) and not (Path(name) / "tokenizer.json").is_file():
         name = base_of(Path(name), adapter_base).name
@@ -192,7 +192,7 @@ def load_tokenizer_of(name: str, adapter_base: str | None = None) -> PreTrainedT
 
 
 def check_tokenizer(tokenizer: PreTrainedTokenizerBase, name: str, *, vocabulary: int) -> None:
-    """Raise InputError for a tokenizer that yields no tokens, only unknown tokens, or ids without an embedding."""
+    """Raise InputError for a tokenizer that produces no tokens, only unknown tokens, or ids without an embedding."""
     # transformers makes an empty tokenizer of some folders without an error, and texts of no or unknown tokens say
     # nothing.
     ids = tokenizer(PROBE, add_special_tokens=False)["input_ids"]
@@ -215,7 +215,7 @@ def check_tokenizer(tokenizer: PreTrainedTokenizerBase, name: str, *, vocabulary
 def check_causal(model: PreTrainedModel, name: str) -> None:
     """Raise InputError for a model in which a later token changes an earlier prediction.
 
-    BERT-like models load as causal models unless ``is_decoder`` is set.
+    transformers loads BERT-like models as causal models even if ``is_decoder`` is not set.
     """
     # The model would score texts that it has already read; under private training the gradient of one unit would also
     # depend on the padding that other units cause.
@@ -236,9 +236,11 @@ def check_causal(model: PreTrainedModel, name: str) -> None:
 
 
 def with_tokens_of(target: LanguageModel, reference: LanguageModel) -> LanguageModel:
-    """Return the target with the reference's tokenizer, if the two differ only in added special tokens, as for padding.
+    """Return the target with the reference's tokenizer, if the two differ only in added special tokens, such as
+    padding.
 
-    Users' texts are tokenized alike unless they contain such a token. With one tokenizer, tokens can be compared.
+    The two split users' texts into the same tokens, unless a text contains an added token. With one tokenizer, the
+    scores of single tokens can be compared.
     """
     own, base = target.tokenizer, reference.tokenizer
     vocabulary, added = own.get_vocab(), base.get_vocab().keys() ^ own.get_vocab().keys()

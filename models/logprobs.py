@@ -1,9 +1,9 @@
 """Token log-probabilities of texts under a causal language model, with little padding.
 
-Every model scores the whole text, tokenized without special tokens and cut into consecutive windows of at most
-``context`` tokens. The start token precedes each window, which gives the window's first token a probability too; the
-end-of-text token is not scored. Two models thus score the same characters, whatever their tokenizers and contexts. A
-text written by a chat template has its own first token, which replaces the start token.
+Every model scores the whole text, without special tokens, in consecutive windows of at most ``context`` tokens. The
+start token precedes each window, so the window's first token has a probability too. The end-of-text token is not
+scored. Two models thus score the same characters, whatever their tokenizers and contexts. A text that a chat template
+wrote has its own first token, which replaces the start token.
 """
 
 import inspect
@@ -39,7 +39,8 @@ Scored = Callable[[], list[NDArray[np.float32]]]  # waits for the scores of a ba
 
 @dataclass(frozen=True)
 class Window:
-    """A piece of a text for one forward pass: the text's number, the token read before the piece, and its tokens."""
+    """A part of a text for one forward pass: the text's number, the token before the part, and the tokens of the
+    part."""
 
     text: int
     start: int
@@ -60,15 +61,15 @@ def score_texts(
 
     Args:
         texts: texts to score; any number, any lengths.
-        moments: whether to return the mean and standard deviation of log p over the vocabulary at every position
-            (Min-K%++).
-        ranks: whether to return how many tokens of the vocabulary are likelier than each token.
-        finite: whether to refuse a log-probability that is not finite; false: the caller checks.
-        advance: called with the number of scored tokens after every batch.
-        copies: copies of the model on other devices, which score a share of the batches.
+        moments: whether to return the mean and standard deviation of log p over the vocabulary at every position (for
+            Min-K%++).
+        ranks: whether to return, for each token, how many tokens of the vocabulary are likelier.
+        finite: whether to refuse a log-probability that is not finite; if false, the caller must check.
+        advance: called after every batch with its number of scored tokens.
+        copies: copies of the model on other devices; each scores a share of the batches.
 
     Raises:
-        InputError: a text has no tokens (the message gives its number), or a log-probability is not finite.
+        InputError: a text has no tokens (the message gives the text's number), or a log-probability is not finite.
     """
     if not texts:
         return []
@@ -120,9 +121,9 @@ def score_texts(
 
 
 def score_documents(lm: LanguageModel, documents: Sequence[Parted], *, finite: bool = True) -> list[TokenScores]:
-    """Score the counted tokens of every document, each after all tokens before it; empty if no token counts.
+    """Score the counted tokens of every document, each after all tokens before it.
 
-    Each answer of a pair is scored after the prompt.
+    For a pair, each answer is scored after the prompt. A document without counted tokens has empty scores.
 
     Args:
         documents: documents to score; any number, any lengths.
@@ -135,22 +136,22 @@ def score_documents(lm: LanguageModel, documents: Sequence[Parted], *, finite: b
 
 
 def texts_read(documents: Sequence[Parted]) -> list[str]:
-    """Return the texts that a model reads to score these documents, in order; a pair has two texts."""
+    """Return the texts that a model reads to score these documents, in order; two texts for a pair."""
     return [as_read(branch) for document in documents for branch in document.branches()]
 
 
 def of_counted(
     tokenizer: PreTrainedTokenizerBase | None, documents: Sequence[Parted], scores: Sequence[TokenScores]
 ) -> list[TokenScores]:
-    """Return the scores of each document's counted tokens, from the scores of whole texts.
+    """Return the scores of each document's counted tokens, taken from the scores of whole texts.
 
     Args:
-        tokenizer: tokenizer of the model that scored; None: unknown, which suffices for plain texts only.
+        tokenizer: tokenizer of the model that scored the texts; None: unknown, which suffices only for plain texts.
         documents: the scored documents.
         scores: scores of ``texts_read``.
 
     Raises:
-        InputError: parts of a text count, and the places of its tokens are unknown.
+        InputError: only parts of a text count, and the positions of its tokens are unknown.
     """
     whole = documents
     documents = [branch for document in whole for branch in document.branches()]
@@ -163,16 +164,14 @@ def of_counted(
             assert tokens.counted is not None
             # Another number of tokens would put a mask beside other tokens.
             if len(tokens) != len(scores[i].logprobs):
-                raise InputError(
-                    "the tokenizer makes other tokens than the scored tokens: give the model's own tokenizer"
-                )
+                raise InputError("the tokenizer's tokens differ from the scored tokens: give the model's own tokenizer")
             of_parts[i] = scores[i].at(tokens.counted)
     left = iter(of_parts)
     return [replace(next(left), rejected=next(left)) if document.is_pair else next(left) for document in whole]
 
 
 def token_ids(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> list[NDArray[np.int32]]:
-    """Return the ids of the tokens that ``score_texts`` scores, in order."""
+    """Return, for each text, the ids of the tokens that ``score_texts`` scores."""
     whole = zip(texts, MEMO.ids(tokenizer, texts), strict=True)
     return [ids[1:] if isinstance(text, Framed) else ids for text, ids in whole]
 
@@ -180,10 +179,10 @@ def token_ids(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> list[
 def batches_by_length(
     lengths: Sequence[int], *, max_tokens: int, most: int | None = None, free: int = 0
 ) -> Iterator[list[int]]:
-    """Group indices into batches with at most 5 % padding per row, and at most ``max_tokens`` tokens including padding.
+    """Group indices into batches of at most ``max_tokens`` tokens, with at most 5 % padding per row.
 
-    A row longer than ``max_tokens`` is a batch of its own. No batch has more than ``most`` rows. In a batch of at most
-    ``free`` tokens, including padding, rows may have more padding.
+    ``max_tokens`` includes padding; a longer row is a separate batch. No batch has more than ``most`` rows. Batches of
+    at most ``free`` tokens, including padding, may have more padding per row.
     """
     order = sorted(range(len(lengths)), key=lambda i: -lengths[i])  # longest first: a batch's first row is its longest
     batch: list[int] = []
@@ -201,12 +200,12 @@ def batches_by_length(
 
 
 def cut_into_windows(texts: Sequence[str], encoded: Sequence[Ids], start: int, context: int) -> Iterator[Window]:
-    """Cut token ids of texts into windows of at most ``context``. Raises InputError for a text without tokens.
+    """Cut the token ids of texts into windows of at most ``context``. Raises InputError for a text without tokens.
 
     Args:
         texts: the texts.
         encoded: all tokens of each text.
-        start: token put before a text.
+        start: token that precedes a text.
         context: maximum number of tokens per window.
     """
     for text, whole in enumerate(encoded):
@@ -223,11 +222,11 @@ def cut_into_windows(texts: Sequence[str], encoded: Sequence[Ids], start: int, c
 
 @torch.no_grad()  # not inference mode, whose tensors a spread model could not train with afterwards
 def _score_batch(model: PreTrainedModel, windows: Sequence[Window], wanted: tuple[bool, bool]) -> Scored:
-    """Return, for each window, an array (rows, n) with the rows of ``_score_rows``.
+    """Return, for each window, an array (rows, n) with the rows that ``_score_rows`` computes.
 
     Args:
         windows: windows of the batch.
-        wanted: whether the rows include mean and deviation, and whether they include ranks.
+        wanted: whether to include mean and deviation, and whether to include ranks.
     """
     longest = max(len(window.tokens) for window in windows)
     # Padding on the right of a causal model's text changes nothing to its left, so no mask is needed.
@@ -249,7 +248,7 @@ def _score_batch(model: PreTrainedModel, windows: Sequence[Window], wanted: tupl
 
 
 def _on_its_way(tensor: torch.Tensor) -> Callable[[], torch.Tensor]:
-    """Begin to copy a tensor to the CPU. The returned function waits for the copy, but not for later work of the
+    """Start to copy a tensor to the CPU. The returned function waits for the copy, but not for later work on the
     GPU."""
     if tensor.device.type != "cuda":
         return lambda: tensor
@@ -271,7 +270,7 @@ def keeps_logits(lm: LanguageModel) -> bool:
 
 
 def stated_batch_size() -> int | None:
-    """Return the maximum number of texts per scoring pass from HELDIN_BATCH_SIZE; None: as memory allows."""
+    """Return the maximum number of texts per scoring pass from HELDIN_BATCH_SIZE; None: as many as memory allows."""
     stated = os.environ.get(BATCH_SIZE)
     if stated is None:
         return None
@@ -281,14 +280,13 @@ def stated_batch_size() -> int | None:
 
 
 def bytes_of_a_pass(kind: str) -> int:
-    """Return the bytes of a batch's logits on this kind of device, with values computed from a piece of them, in
-    float32."""
+    """Return the bytes that a batch's logits and their float32 intermediates may take on this kind of device."""
     return 4 * (LOGITS_PER_BATCH[kind] + 3 * LOGITS_PER_CHUNK[kind == "cuda"])
 
 
 def tokens_per_batch(model: PreTrainedModel) -> int:
-    """Return the number of tokens per scoring batch, including padding. Each token has as many logits as the
-    vocabulary."""
+    """Return the maximum tokens per scoring batch, including padding, given one logit per token and vocabulary
+    entry."""
     on_gpu = kind_of(model.device) == "cuda"
     tokens = LOGITS_PER_BATCH["cuda" if on_gpu else "cpu"] // int(text_config(model.config).vocab_size)
     return min(tokens, TOKENS_PER_BATCH) if on_gpu else tokens
@@ -297,7 +295,7 @@ def tokens_per_batch(model: PreTrainedModel) -> int:
 def batch_scores(
     model: PreTrainedModel, inputs: torch.Tensor, targets: torch.Tensor, *, moments: bool, ranks: bool
 ) -> torch.Tensor:
-    """Return the scores of a batch's tokens, (1 to 4, B L), on the model's device; call it without gradients.
+    """Return the scores of a batch's tokens, (1 to 4, B L), on the model's device. Call it with gradients disabled.
 
     Args:
         inputs: token ids, (B, L).

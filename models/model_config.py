@@ -1,6 +1,6 @@
 """The model sections of a config: the precision for scoring, and the shape of tiny models.
 
-This module does not import torch, so configs are read quickly.
+This module does not import torch, so heldin reads configs quickly.
 """
 
 from dataclasses import dataclass

@@ -1,6 +1,6 @@
-"""Models by name, without loading them: a folder, an adapter or a hub model; their fingerprints.
+"""Find models by name without loading them: a folder, an adapter or a hub model. Compute their fingerprints.
 
-Only weights in safetensors count, and a model's own code is never run.
+heldin uses only safetensors weights, and never runs a model's own code.
 """
 
 from pathlib import Path
@@ -24,10 +24,10 @@ _FIRST_READ = ("config.json", "tokenizer_config.json")  # of what a repository o
 
 
 def require_model(name: str, adapter_base: str | None = None, revision: str | None = None) -> None:
-    """Check, before any work that needs the model later, that a hub name or folder has a model.
+    """Check that a hub name or folder has a model, before any work that needs the model later.
 
     Args:
-        adapter_base: replaces the base in an adapter's config.
+        adapter_base: base that replaces the base in an adapter's config.
 
     Raises:
         InputError: there is no model config, the folder has no loadable weights, or an adapter has no base.
@@ -62,7 +62,7 @@ def require_base(folder: Path, at: AdapterBase) -> None:
 
 
 def read_config(name: str, revision: str | None = None) -> Any:
-    """Return a model's config. Raises InputError if it cannot be read, or the model is an encoder with a decoder."""
+    """Return a model's config. Raises InputError if it cannot be read, or if the model is an encoder-decoder."""
     with reading(name, f"cannot load model '{name}'"):
         config = AutoConfig.from_pretrained(name, revision=revision, trust_remote_code=False)
     if getattr(config, "is_encoder_decoder", False):
@@ -74,7 +74,7 @@ def read_config(name: str, revision: str | None = None) -> Any:
 
 
 def require_on_hub(name: str, kind: str = "model", revision: str | None = None) -> None:
-    """Raise InputError unless this machine has files of the model, or the hub has the model."""
+    """Raise InputError unless the model's files are on this machine, or the hub has the model."""
     try:
         if any(isinstance(try_to_load_from_cache(name, file, revision=revision), str) for file in _FIRST_READ):
             return
@@ -134,7 +134,8 @@ def fingerprinted_files(folder: Path) -> list[Path]:
 
 
 def require_folder_or_hub_name(name: str) -> None:
-    """Raise InputError for other names, or a folder without loadable weights. The hub is not asked."""
+    """Raise InputError for a name that is neither a folder with loadable weights nor a hub name. Does not ask the
+    hub."""
     folder = Path(name)
     if folder.is_dir():
         _require_safe_weights(folder)
@@ -143,9 +144,9 @@ def require_folder_or_hub_name(name: str) -> None:
 
 
 def weight_files(name: str, revision: str | None = None) -> list[Path]:
-    """Return the files of a model's weights, fetched from the hub if needed; empty if their names are unknown.
+    """Return the files of a model's weights, downloaded from the hub if needed; empty if their names are unknown.
 
-    Raises InputError if the files cannot be fetched, or the list of files is damaged.
+    Raises InputError if a download fails, or the list of files is damaged.
     """
 
     def path_of(file: str, *, optional: bool = True) -> Path | None:
@@ -191,7 +192,7 @@ def _require_safe_weights(folder: Path) -> None:
 
 
 def _commit(name: str, revision: str | None) -> str:
-    """Return the commit of a hub name and revision; the cache keeps files under its hash."""
+    """Return the commit of a hub name and revision; the cache stores files under the commit's hash."""
     try:
         commit = extract_commit_hash(cached_file(name, "config.json", revision=revision), None)
     except (OSError, ValueError, HTTPError) as error:

@@ -1,4 +1,4 @@
-"""The objective of a training: the loss of each record in a batch. Gradients and clipping use only these losses."""
+"""The objective of a training: a loss for each record in a batch. Gradients and clipping use only these losses."""
 
 import functools
 from collections.abc import Callable, Sequence
@@ -17,13 +17,13 @@ from heldin.models.tokens import IGNORED
 
 @dataclass(frozen=True)
 class TokenBatch:
-    """Rows of a batch, padded on the right. A record is one row, or two rows if two answers are compared.
+    """Rows of a batch, padded on the right. A record has one row, or two if it compares two answers.
 
     Attributes:
         inputs: token ids that the model reads, (B, L).
         targets: target token ids at each position, (B, L); ``IGNORED`` at positions without a target.
-        reference: log-probability in nats of the targets of each row under the model before training, (B,); zeros if
-            the objective does not use it.
+        reference: log-probability, in nats, of each row's targets under the model before training, (B,); zeros if the
+            objective does not use it.
         objective: objective of the training.
     """
 
@@ -67,16 +67,16 @@ class TokenBatch:
 
 
 class Objective(Protocol):
-    """The function that training minimises."""
+    """A loss function that training minimises."""
 
     @property
     def rows(self) -> int:
-        """Return the number of rows per record."""
+        """Number of rows per record."""
         ...
 
     @property
     def needs_reference(self) -> bool:
-        """Return whether the loss compares the model with the model before training."""
+        """Whether the loss compares the model with the model before training."""
         ...
 
     def validation_loss(self, target: Sequence[TokenScores], reference: Sequence[TokenScores]) -> float:
@@ -89,21 +89,21 @@ class Objective(Protocol):
         ...
 
     def losses(self, model: Callable[..., Any], batch: TokenBatch, *, once: bool = False) -> Tensor:
-        """Return for each row the loss of its record, (B,).
+        """Return for each row the loss of the record that it belongs to, (B,).
 
-        A loss depends neither on other records nor on their padding. The rows of a record are consecutive.
+        A loss does not depend on other records, nor on their padding. The rows of a record are consecutive.
 
         Args:
             model: the model, possibly with gradients.
             batch: batch on the model's device.
-            once: whether there is at most one backward pass, which then needs less memory.
+            once: whether there is at most one backward pass, which needs less memory.
         """
         ...
 
 
 @dataclass(frozen=True)
 class TargetLikelihood:
-    """The mean cross entropy of a record's own targets, nats per token; 0 for a record without targets.
+    """The mean cross entropy of a record's own targets, in nats per token; 0 for a record without targets.
 
     The targets of language modelling are the counted next tokens (``finetune.batches.collate``).
     """
@@ -112,7 +112,7 @@ class TargetLikelihood:
     needs_reference: ClassVar[bool] = False
 
     def validation_loss(self, target: Sequence[TokenScores], reference: Sequence[TokenScores]) -> float:
-        """Return the mean loss over all tokens of all texts, nats per token."""
+        """Return the mean loss over all tokens of all texts, in nats per token."""
         # Over tokens, not over texts: short texts do not count as much as long ones.
         return sum(scores.nats for scores in target) / sum(scores.tokens for scores in target)
 
@@ -127,25 +127,25 @@ LANGUAGE_MODELLING = TargetLikelihood()
 
 
 def row_losses(model: Callable[..., Any], batch: TokenBatch, *, once: bool) -> Tensor:
-    """Return the sum of the cross entropies of the targets of each row, (B,), nats."""
+    """Return, for each row, the sum of its targets' cross entropies in nats, (B,)."""
     with unpacked():
         logits = model(input_ids=batch.inputs, use_cache=False).logits  # (B, L, V)
     return token_losses(logits, batch.targets, once=once).sum(1)  # (B, L) -> (B,)
 
 
 def target_counts(batch: TokenBatch) -> Tensor:
-    """Return the number of targets of each row, at least 1, (B,)."""
+    """Return the number of targets in each row, at least 1, (B,)."""
     return (batch.targets != IGNORED).sum(1).clamp_min(1)
 
 
 def token_losses(logits: Tensor, targets: Tensor, *, once: bool) -> Tensor:
-    """Return the cross entropy of each token (B, L), float32, zero at ignored targets.
+    """Return the cross entropy of each token, (B, L), float32; zero at ignored targets.
 
     Args:
         logits: logits, (B, L, V).
         targets: token ids, (B, L).
-        once: whether there is only one backward pass, and no other use of the logits, whose memory then holds the
-            gradient.
+        once: whether there is only one backward pass and no other use of the logits; the gradient then overwrites the
+            logits.
     """
     # Float32 numbers are made of a chunk of tokens at a time: tensors over the vocabulary are the largest of a step.
     losses: Tensor = _TokenLosses.apply(logits, targets, once)  # type: ignore[no-untyped-call]
@@ -189,14 +189,14 @@ class _TokenLosses(torch.autograd.Function):
 
 # Compiled, each of these reads the logits once or twice and makes no other tensor of their size.
 def _losses(rows: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:
-    """Return cross entropies (N, 1) of logits (N, V) at ids (N, 1), and logs of the sums of exponentials (N, 1)."""
+    """Return cross entropies (N, 1) of logits (N, V) at ids (N, 1), and log-sum-exps (N, 1)."""
     wide = rows.float()
     totals = torch.logsumexp(wide, 1, keepdim=True)
     return totals - wide.gather(1, index), totals
 
 
 def _put_gradient(out: Tensor, rows: Tensor, index: Tensor, totals: Tensor, scale: Tensor) -> None:
-    """Write the gradient of ``_losses`` times ``scale`` (N, 1) into ``out`` (N, V); ``out`` may be the logits
+    """Write the gradient of ``_losses`` times ``scale`` (N, 1) into ``out`` (N, V), which may be the logits
     themselves."""
     shares = (rows.float() - totals).exp()
     asked = torch.arange(rows.shape[1], device=rows.device) == index

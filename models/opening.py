@@ -42,15 +42,15 @@ def load_language_model(
 
     Args:
         name: hub name or folder; the folder may contain a LoRA adapter.
-        device: device for the model; None: as the environment sets, else the GPU if there is one.
-        precision: precision of the weights; all values but fp32 are for scoring.
+        device: device for the model; None: the device in the environment, else the GPU if there is one.
+        precision: precision of the weights; values other than fp32 are only for scoring.
         revision: branch, tag or commit on the hub.
         context: maximum number of tokens per pass, if the model states no limit or allows more.
-        adapter_base: replaces the base in an adapter's config.
+        adapter_base: base that replaces the base in an adapter's config.
 
     Raises:
         InputError: the folder does not exist; its weights are missing, only pickled, or incomplete; the tokenizer is
-            missing, does not fit the model or yields no tokens; or this machine cannot load this precision or format.
+            missing, does not fit the model or produces no tokens; or this machine cannot load this precision or format.
     """
     folder = Path(name)
     if is_adapter(folder):
@@ -112,17 +112,17 @@ def load_target_and_reference(
     context: int | None = None,
     adapter_base: str | None = None,
 ) -> tuple[LanguageModel, LanguageModel]:
-    """Load both models. If the target is an adapter on the reference that can be switched off, they share the weights.
+    """Load both models. If the target is an adapter on the reference that can be switched off, the two share weights.
 
-    Scores equal those of separately loaded models up to rounding: the adapter is added to a layer's output, not to its
-    weights. The target gets the reference's tokenizer if the two differ only in added special tokens.
+    Scores equal those of separately loaded models up to rounding, because the adapter is added to a layer's output
+    instead of its weights. The target gets the reference's tokenizer if the two differ only in added special tokens.
 
     Args:
         target: folder or hub name, possibly a LoRA adapter's folder.
         reference: folder or hub name.
         revision: branch, tag or commit of the reference on the hub.
         context: maximum number of tokens per pass of both models, if they state no limit or allow more.
-        adapter_base: replaces the base in the configs of adapters.
+        adapter_base: base that replaces the base in the configs of adapters.
 
     Raises:
         InputError: ``load_language_model`` raises.

@@ -1,7 +1,7 @@
 """Objectives of preference tuning: a record is a prompt with a chosen and a rejected answer.
 
-The two rows of a pair are consecutive in a batch. Each row gets the loss of the pair, so a mean over rows is a mean
-over pairs. The log-probability of an answer is the sum over its counted tokens.
+The two rows of a pair are consecutive in a batch. Each row has the loss of the pair, so a mean over rows is a mean over
+pairs. The log-probability of an answer is the sum over its counted tokens.
 """
 
 from collections.abc import Callable, Sequence
@@ -23,7 +23,7 @@ from heldin.models.tokens import IGNORED
 class DirectPreference:
     """Direct preference optimisation with the sigmoid loss (Rafailov et al. 2023, arXiv 2305.18290, equation 7).
 
-    With label smoothing e, the loss is (1 - e) times the pair's loss plus e times the loss of the swapped pair
+    With label smoothing e, the loss is (1 - e) times the loss of the pair, plus e times the loss of the swapped pair
     (conservative DPO, Mitchell 2023).
 
     Attributes:
@@ -45,7 +45,7 @@ class DirectPreference:
             raise InputError(f"finetune.label_smoothing is {self.label_smoothing}: give at least 0 and below 0.5")
 
     def validation_loss(self, target: Sequence[TokenScores], reference: Sequence[TokenScores]) -> float:
-        """Return the mean loss of pairs."""
+        """Return the mean loss over all pairs."""
         margins = [scores.total - before.total for scores, before in zip(target, reference, strict=True)]
         return float(self.loss_of(torch.tensor(margins, dtype=torch.float64)).mean())
 
@@ -58,8 +58,8 @@ class DirectPreference:
         """Return the loss of pairs.
 
         Args:
-            margins: log of the ratio of model and reference for the chosen answer, minus the log for the rejected
-                answer, (P,), nats.
+            margins: log-ratio of model to reference for the chosen answer, minus the log-ratio for the rejected answer,
+                (P,), nats.
         """
         right = F.logsigmoid(self.beta * margins)
         return -(1 - self.label_smoothing) * right - self.label_smoothing * F.logsigmoid(-self.beta * margins)
@@ -87,7 +87,7 @@ class OddsRatioPreference:
             raise InputError(f"finetune.beta is {self.beta}: give a number above 0")
 
     def validation_loss(self, target: Sequence[TokenScores], reference: Sequence[TokenScores]) -> float:
-        """Return the mean loss of pairs."""
+        """Return the mean loss over all pairs."""
         chosen = torch.tensor([scores.own_total / len(scores.logprobs) for scores in target], dtype=torch.float64)
         differences = torch.tensor([scores.per_token for scores in target], dtype=torch.float64)
         return float(self.loss_of(chosen, chosen - differences).mean())
@@ -107,7 +107,7 @@ class OddsRatioPreference:
 
 
 def _log_of_rest(logarithm: Tensor) -> Tensor:
-    """Return log(1 - p) from log p; a probability of 1 is replaced by one just below 1."""
+    """Return log(1 - p) from log p; a log p above -1e-6 counts as -1e-6, so the result is finite."""
     return torch.log(-torch.expm1(logarithm.clamp_max(-1e-6)))
 
 

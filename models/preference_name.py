@@ -1,4 +1,4 @@
-"""The names of the preference-tuning objectives and their default, which a config can read without torch."""
+"""The names of the preference-tuning objectives, and the default name. A config can read them without torch."""
 
 from enum import StrEnum
 

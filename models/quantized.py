@@ -1,4 +1,4 @@
-"""Formats of quantised weights: what loading each needs, and whether files have the format that a config names."""
+"""Formats of quantised weights: what each format requires, and whether the files have the format in the config."""
 
 import importlib.util
 from collections.abc import Sequence
@@ -25,16 +25,15 @@ _NEEDS_GPU = ("fbgemm_fp8",)
 
 
 def format_of(stated: Any, name: str, plain: Sequence[str]) -> str | None:
-    """Return the format of quantised weights (``Stored.format``); None if the format's own rules leave the numbers
-    plain.
+    """Return the format of quantised weights (``Stored.format``); None if the format leaves all numbers plain.
 
     Args:
         stated: section ``quantization_config`` of the model's config.
         name: name of the model, for messages.
-        plain: types of the stored numbers, the most frequent first; empty if some are quantised.
+        plain: types of the stored numbers, the most frequent type first; empty if some numbers are quantised.
 
     Raises:
-        InputError: the files do not have the format, or this machine lacks a package or a GPU that the format needs.
+        InputError: the files do not have the format, or this machine lacks a package or GPU that the format needs.
     """
     form = _named(stated)
     if form is not None and plain:
@@ -49,9 +48,9 @@ def format_of(stated: Any, name: str, plain: Sequence[str]) -> str | None:
 
 
 def fixed_options(stored: Stored, precision: ScoringPrecision, device: torch.device | None) -> dict[str, Any]:
-    """Return arguments of ``from_pretrained`` for quantised weights, which transformers keeps in their stored format.
+    """Return arguments of ``from_pretrained`` for quantised weights, which transformers loads in their stored format.
 
-    Raises InputError for a precision that the weights do not have. fp32 is the default, and raises no error.
+    Raises InputError for a precision that differs from the weights'. fp32 is the default, and raises no error.
     """
     if precision not in ("fp32", stored.own):
         raise InputError(

@@ -1,4 +1,4 @@
-"""Read the files of a model through a library, and turn any exception into one line that names the damaged file."""
+"""Read the files of a model with a library, and turn any exception into one line that names the damaged file."""
 
 import contextlib
 import json
@@ -34,7 +34,7 @@ def reading(model: str, action: str) -> Iterator[None]:
 
 
 def text_config(config: Any) -> Any:
-    """Return the part of a config about texts: sizes, vocabulary, context. For most models it is the whole config."""
+    """Return the part of a config that describes the text model. For most models, return the whole config."""
     return config.get_text_config()
 
 
@@ -77,7 +77,7 @@ def _needs_code(model: str) -> bool:
 
 
 def first_sentence(error: BaseException) -> str:
-    """Return the first line of a library's message, and the next line if the first only announces the reason."""
+    """Return the first line of a library's message. If it only announces a reason, add the next line."""
     # Messages of transformers run over many lines of advice; torch's "Error(s) in loading ...:" comes before the error.
     lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
     text = lines[0]
@@ -90,7 +90,7 @@ def first_sentence(error: BaseException) -> str:
 
 @contextlib.contextmanager
 def quiet_transformers() -> Iterator[None]:
-    """Hide notices and progress bars of transformers and peft; heldin checks and reports the relevant problems."""
+    """Hide notices and progress bars of transformers and peft; heldin reports the relevant problems itself."""
     from transformers.utils import logging as transformers_logging
 
     # Of handlers: a new level of a logger makes Python look through all loggers.

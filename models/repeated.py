@@ -1,12 +1,12 @@
-"""Repeated training passes on a GPU: their layers and losses are compiled, and their kernels are recorded.
+"""Repeated training passes on a GPU: compile their layers and losses, and record their kernels.
 
-A GPU finishes a small model's pass before the host has started its kernels one by one. Passes of one shape that
-occurred more than ``RECORDED`` times are recorded as a CUDA graph, which the host starts as a whole. A replay repeats
-the recorded kernels. A recording keeps its memory; if memory runs out, all recordings are dropped before a pass is made
+A GPU finishes a small model's pass before the host has started its kernels one by one. heldin records passes of a shape
+that occurred more than ``RECORDED`` times as a CUDA graph, which the host starts as a whole. A replay repeats the
+recorded kernels. A recording occupies memory. If memory runs out, heldin drops all recordings before it makes a pass
 smaller.
 
-Compiling takes half a minute, which pays off after ``REPEATED`` passes of one shape. A compiled layer keeps in float32
-what single operations round to bfloat16, and losses over the vocabulary read the logits once.
+Compiling takes half a minute, which pays off after ``REPEATED`` passes of one shape. A compiled layer keeps values in
+float32 that single operations round to bfloat16. Compiled losses over the vocabulary read the logits once.
 
 If compiling or recording fails, training continues without it, and reports this in one line of the log.
 """
@@ -48,7 +48,7 @@ class _Recording:
 
 @dataclass
 class _Repeats:
-    """Facts about a model's passes, without a reference to the model, which could then never be freed."""
+    """Facts about a model's passes. Has no reference to the model, because Python could then never free the model."""
 
     seen: "collections.Counter[object]" = field(default_factory=collections.Counter)
     recordings: dict[object, _Recording] = field(default_factory=dict)
@@ -73,8 +73,8 @@ def in_compiled() -> bool:
 def records(model: nn.Module, modules: Iterable[nn.Module], parameters: Mapping[str, nn.Parameter]) -> bool:
     """Return whether short passes are recorded once they repeat.
 
-    They are not recorded if activations are recomputed, if a pass draws random numbers, or if several processes or
-    devices share the model.
+    heldin does not record passes if activations are recomputed, if a pass draws random numbers, or if several processes
+    or devices share the model.
 
     Args:
         modules: modules of the model.
@@ -101,9 +101,9 @@ def is_short(model: nn.Module, tokens: int) -> bool:
 
 
 def sums_of_recorded(model: nn.Module, parameters: Mapping[str, nn.Parameter]) -> dict[str, Tensor]:
-    """Return zeros in the shapes of these parameters, at the addresses to which the model's recorded passes add.
+    """Return zeros in the shapes of these parameters, at the addresses that the model's recorded passes add to.
 
-    Recordings for parameters at other addresses are dropped.
+    If the addresses of the parameters changed, this function drops all recordings.
     """
     repeats = _repeats_of(model)
     # Where memory is rehearsed, tensors lie nowhere.
@@ -120,12 +120,12 @@ def sums_of_recorded(model: nn.Module, parameters: Mapping[str, nn.Parameter]) -
 
 
 def copied_sums(model: nn.Module, parameters: Mapping[str, nn.Parameter]) -> dict[str, Tensor]:
-    """Return a copy of the sums to which recorded passes have added."""
+    """Return a copy of the sums that recorded passes have added up."""
     return _as_parameters(_REPEATS[model].flat.clone(), parameters)
 
 
 def _as_parameters(flat: Tensor, parameters: Mapping[str, nn.Parameter]) -> dict[str, Tensor]:
-    """Split one tensor into parts in the shapes of these parameters; one kernel can fill or copy all parts."""
+    """Split one tensor into views in the shapes of these parameters, so one kernel can fill or copy all of them."""
     parts = torch.split(flat, [_aligned(p.numel()) for p in parameters.values()])
     return {name: part[: p.numel()].view(p.shape) for part, (name, p) in zip(parts, parameters.items(), strict=True)}
 
@@ -138,14 +138,14 @@ def repeated(model: nn.Module, kind: object, compute: Compute, operands: Sequenc
     """Return ``compute(*operands)``, compiled or recorded if passes of this kind and these shapes repeat.
 
     Args:
-        kind: kind of pass; passes of one kind compute the same function on operands of the same shapes.
-        compute: uses only the operands, the model's weights and ``sums_of_recorded``, and waits for no GPU. It must
-            make every other tensor itself.
+        kind: kind of pass; all passes of one kind compute the same function.
+        compute: function that uses only the operands, the model's weights and ``sums_of_recorded``, and waits for no
+            GPU. It must create every other tensor itself.
         operands: tensors on the model's device.
         recorded: result of ``records``; if true, ``sums_of_recorded`` was called in this step.
 
     Raises:
-        Exception: ``compute`` raises; it may already have added to the sums.
+        Exception: any exception of ``compute``, which may already have changed the sums.
     """
     if operands[0].device.type != "cuda":
         return compute(*operands)
@@ -196,8 +196,10 @@ def _first_recorded(
 
 
 def _renew_generator(device: torch.device) -> None:
-    """Give a GPU's own generator a state that is in no recording: after a failed recording it would wait for the
-    end."""
+    """Give a GPU's own generator a state that is in no recording.
+
+    Otherwise the generator would wait for the end of a failed recording.
+    """
     if torch.cuda.default_generators:
         own = torch.cuda.default_generators[device.index or 0]
         with contextlib.suppress(RuntimeError):  # training itself needs no number of it
@@ -215,7 +217,7 @@ def _without_cached_casts() -> Iterator[None]:
 
 
 def _on_other_stream(compute: Callable[[], Tensor]) -> Tensor:
-    """Return the result of ``compute`` on a separate stream, where torch prepares what a recording needs."""
+    """Return the result of ``compute`` on a separate stream, on which torch prepares everything for a recording."""
     here, other = torch.cuda.current_stream(), torch.cuda.Stream()  # type: ignore[no-untyped-call]
     other.wait_stream(here)
     with torch.cuda.stream(other):
@@ -225,7 +227,7 @@ def _on_other_stream(compute: Callable[[], Tensor]) -> Tensor:
 
 
 def _capture(repeats: _Repeats, compute: Callable[[], Tensor]) -> tuple[Tensor, Callable[[], object]]:
-    """Return the tensor of ``compute``, not yet computed, and a function that computes it."""
+    """Return the output tensor of ``compute``, not yet computed, and a function that computes it."""
     graph = torch.cuda.CUDAGraph()
     # What other threads do, such as those of a compiler, is not part of it and does not disturb it.
     with torch.cuda.graph(graph, pool=repeats.pool, capture_error_mode="thread_local"):
@@ -235,10 +237,10 @@ def _capture(repeats: _Repeats, compute: Callable[[], Tensor]) -> tuple[Tensor, 
 
 
 def forget_recordings(model: nn.Module | None = None) -> bool:
-    """Drop the recordings of a model. For None, drop all recordings, and record nothing from now on.
+    """Drop the recordings of a model. If ``model`` is None, drop all recordings, and record nothing from now on.
 
     Returns:
-        Whether there was a recording; its memory is now free.
+        Whether there was a recording, whose memory is now free.
     """
     global _cannot_record
     _cannot_record = _cannot_record or model is None
@@ -269,7 +271,8 @@ def compiled_layers(model: nn.Module) -> Iterator[None]:
 
 
 def without_compiling(compute: Callable[[], Result]) -> Result:
-    """Return the result of passes. If compiling fails, compute them again without compiled layers, once per process."""
+    """Return the result of ``compute``. If compiling fails for the first time in this process, run it without compiled
+    layers."""
     global _cannot_compile
     try:
         return compute()

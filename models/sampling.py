@@ -1,6 +1,6 @@
-"""Answers of a locally loaded model: many prefixes at once, each read once for all of its samples.
+"""Answers of a model on this machine. Processes many prefixes at once, and reads each prefix once for all its samples.
 
-Each draw depends only on the seed and the prefix, not on the rest of the batch. Target and reference get the same
+Each draw depends only on the seed and the prefix, not on the rest of the batch. Target and reference use the same
 random numbers, which reduces the noise in the difference of their samples.
 """
 
@@ -40,8 +40,8 @@ def sampled(
         advance: called with the number of prefixes that are done.
 
     Raises:
-        InputError: the continuations leave no room for a prefix in the model's context, or the model cannot continue a
-            text that it has read.
+        InputError: prefix and continuation do not fit into the model's context, or the model cannot cache a text that
+            it has read.
     """
     if lm.context <= asked.tokens + 1:
         raise InputError(
@@ -66,7 +66,7 @@ def likeliest(
     store: AnswerStore,
     advance: Advance | None = None,
 ) -> list[Listed]:
-    """Return the likeliest next tokens after each prefix, the likeliest first. Arguments are the same as for
+    """Return the likeliest next tokens after each prefix, most likely first. Arguments are the same as for
     ``sampled``."""
     keys = [
         request_key(prefix, asked, "next", without=("samples", "tokens", "temperature", "seed")) for prefix in prefixes
@@ -83,11 +83,11 @@ def likeliest(
 
 @dataclass(frozen=True)
 class AskedAsChat:
-    """A locally loaded model that is asked in chats, like a target behind a chat endpoint.
+    """A model on this machine that heldin asks in chats, like a target behind a chat endpoint.
 
     Attributes:
-        prompt: request put before a text that is not a chat.
-        goes_on: whether the model is asked to continue a partly written answer, as the target is.
+        prompt: request that precedes a text that is not a chat.
+        goes_on: whether heldin asks the model to continue a partly written answer, as it asks the target.
     """
 
     lm: LanguageModel
@@ -111,11 +111,11 @@ class AskedAsChat:
 
     @property
     def chunk(self) -> int:
-        """Number of texts that are continued together."""
+        """Number of texts to continue together."""
         return _PREFIXES
 
     def score(self, texts: Sequence[str]) -> list[TokenScores]:
-        """Raise InputError: the model was opened to be asked in chats."""
+        """Raise InputError, because a model that answers chats gives no log-probabilities."""
         raise InputError(f"'{self.name}' answers as a chat here, and gives no log-probabilities: leave this level out")
 
     def samples(
@@ -138,7 +138,7 @@ class AskedAsChat:
 
 
 def asked_as_chat(lm: LanguageModel, prompt: str, *, goes_on: bool) -> AskedAsChat:
-    """Return a model to be asked in chats. Raises InputError if it has no chat template."""
+    """Return the model in the form that answers chats. Raises InputError if it has no chat template."""
     if lm.tokenizer.chat_template is None:
         raise InputError(
             f"the target answers as a chat, but the reference '{lm.name}' has no chat template, so their texts are"
@@ -155,7 +155,7 @@ def _with_store(
     answers: Callable[[Sequence[Prefix]], list[Any]],
     advance: Advance | None,
 ) -> list[Any]:
-    """Return an answer for each prefix, from the store if it is there; equal requests are answered once."""
+    """Return an answer for each prefix, from the store if possible; equal requests are answered only once."""
     kept = {key: store.kept(lm.fingerprint, key).get(0) for key in dict.fromkeys(keys)}
     missing = {key: prefix for key, prefix in zip(keys, prefixes, strict=True) if kept[key] is None}
     if advance:
@@ -179,7 +179,7 @@ def seed_of(asked: AnswerRequest, prefix: Prefix) -> int:
 
 
 def _token_ids(lm: LanguageModel, prefixes: Sequence[Prefix], room: int) -> list[list[int]]:
-    """Return the tokens of each prefix after the start token. From a long prefix the last tokens are kept."""
+    """Return the tokens of each prefix after the start token. Of a long prefix only the last tokens are kept."""
     texts = [Framed(prefix.text) if prefix.framed else prefix.text for prefix in prefixes]
     rows = []
     for text, ids in zip(texts, token_lists(lm.tokenizer, texts), strict=True):
@@ -212,9 +212,9 @@ def _samples(lm: LanguageModel, rows: Sequence[Ids], asked: AnswerRequest, seeds
 
 
 def _drawn_tokens(lm: LanguageModel, rows: Sequence[Ids], uniform: torch.Tensor, asked: AnswerRequest) -> torch.Tensor:
-    """Draw tokens after each row, shape (B k, T), by the inverse of the distribution function at ``uniform`` (B k, T).
+    """Draw tokens after each row, shape (B k, T), by inverting the distribution function at ``uniform`` (B k, T).
 
-    Each row is read once; the cache is then repeated for the k samples of the row.
+    The model reads each row once. Its cache is then repeated for the k samples of the row.
     """
     ids, mask = _padded(lm, rows)
     places = (mask.cumsum(1) - 1).clamp(min=0)  # (B, L)
@@ -264,7 +264,7 @@ def _next_tokens(lm: LanguageModel, rows: Sequence[Ids], count: int) -> list[lis
 
 
 def _padded(lm: LanguageModel, rows: Sequence[Ids]) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return ids and mask, shape (B, L), padded on the left, so all rows end together."""
+    """Return ids and mask, shape (B, L), padded on the left, so all rows end at the same position."""
     longest = max(map(len, rows))
     ids = torch.full((len(rows), longest), lm.start_token)
     mask = torch.zeros_like(ids)

@@ -1,6 +1,6 @@
-"""Token scores on disk by (model, text), so that repeated scoring costs nothing and a killed run can continue.
+"""Token scores on disk by model and text. Repeated scoring costs nothing, and a killed run can continue.
 
-The file is one SQLite file. Each chunk of texts is one transaction, so a killed run loses at most one chunk.
+The cache is one SQLite file. Each chunk of texts is one transaction, so a killed run loses at most one chunk.
 """
 
 import contextlib
@@ -38,7 +38,7 @@ _READ = 2**15  # texts that one query asks for
 
 
 class ServedModel(Protocol):
-    """A model on a server that returns log-probabilities of a text's own tokens, such as ``EndpointModel``."""
+    """A model on a server that returns log-probabilities of a text's own tokens, for example ``EndpointModel``."""
 
     @property
     def name(self) -> str:
@@ -57,7 +57,7 @@ class ServedModel(Protocol):
 
     @property
     def chunk(self) -> int:
-        """Number of texts that are scored before their scores are saved."""
+        """Number of texts to score before their scores are saved."""
         ...
 
     def score(self, texts: Sequence[str]) -> list[TokenScores]:
@@ -81,7 +81,7 @@ class ScoreCache:
             _prepare(self._database)
 
     def close(self) -> None:
-        """Close the file."""
+        """Close the database file."""
         self._database.close()
 
     def scores(
@@ -93,15 +93,15 @@ class ScoreCache:
         ranks: bool = False,
         advance: Callable[[int], object] | None = None,
     ) -> list[TokenScores]:
-        """Return the scores of ``texts`` under ``lm``, in order; the model only scores texts without saved scores.
+        """Return the scores of ``texts`` under ``lm``, in order. The model scores only texts without saved scores.
 
         Args:
             lm: the model; its fingerprint is part of the cache's key.
             moments: whether to return mean and deviation over the vocabulary (see ``TokenScores``).
-            ranks: whether to return ranks; texts whose saved scores lack ranks are scored again.
+            ranks: whether to return ranks; a text whose saved scores lack ranks is scored again.
 
         Raises:
-            InputError: ``score_texts`` raises, or moments or ranks are requested from a model behind an endpoint.
+            InputError: ``score_texts`` raises, or a model behind an endpoint is asked for moments or ranks.
         """
         # Equal texts have one key and are scored once; every one of them gets the result.
         keys = [_key(text) for text in texts]
@@ -128,7 +128,7 @@ class ScoreCache:
         return [text for key, text in by_key.items() if key not in saved]
 
     def _read(self, model: int, keys: Sequence[bytes], needed: int) -> dict[bytes, TokenScores]:
-        """Return the saved scores that include the needed values, by text."""
+        """Return the saved scores that have the needed values, by text."""
         saved: dict[bytes, tuple[int, bytes]] = {}
         for start in range(0, len(keys), _READ):
             with self._problems_said():
@@ -151,7 +151,8 @@ class ScoreCache:
 
     @contextlib.contextmanager
     def _problems_said(self) -> Iterator[None]:
-        """Raise InputError for a damaged file; ResumableError for a missing file, a full disk or a busy database."""
+        """Raise InputError for a damaged file, and ResumableError for a missing file, a full disk or a busy
+        database."""
         try:
             yield
         except sqlite3.OperationalError as error:
@@ -208,8 +209,8 @@ def _key(text: str) -> bytes:
 
 
 def in_chunks(keys: Sequence[bytes], lengths: Sequence[int], size: int) -> Iterator[list[bytes]]:
-    """Yield chunks of at most ``size`` texts and ``CHARACTERS``, in order; if ``size`` is large, the first are
-    smaller."""
+    """Yield chunks of at most ``size`` texts and ``CHARACTERS`` characters, in order. If ``size`` is large, the first
+    chunks are smaller."""
     chunk: list[bytes] = []
     characters, most = 0, size if size < 4 * FIRST else FIRST
     for key, length in zip(keys, lengths, strict=True):
@@ -230,7 +231,7 @@ def _scored_chunks(
     ranks: bool,
     write: Callable[[Sequence[bytes], Sequence[TokenScores]], None],
 ) -> Iterator[tuple[Sequence[bytes], list[TokenScores]]]:
-    """Yield each chunk with its scores, once they are written. While a model scores a chunk, the chunk before is
+    """Yield each chunk with its scores after they are written. While the model scores a chunk, the previous chunk is
     written and the next chunk is tokenized."""
     with ThreadPoolExecutor(1) as ahead, ThreadPoolExecutor(1) as behind:
         pending = None
@@ -282,7 +283,7 @@ def _with_check(scores: TokenScores, model: int, key: bytes) -> bytes:
 
 
 def _checked(blob: bytes, model: int, key: bytes, kind: int) -> bytes | None:
-    """Return the packed scores of a row; None if they were changed on disk, in which case the text is scored again."""
+    """Return the packed scores of a row; None if they were changed on disk, which makes heldin score the text again."""
     packed = blob[:-_CHECK]
     return packed if blob[-_CHECK:] == _check(packed, model, key, kind) else None
 

@@ -14,10 +14,10 @@ class Stored:
     """How a model's weights are stored.
 
     Attributes:
-        precision: precision of most numbers, not counting quantised numbers; None: unknown.
-        format: format of quantised weights in the config, with bitsandbytes' types int8, nf4 and fp4 instead of
-            "bitsandbytes"; None: the weights are not quantised.
-        numbers: count of all stored numbers.
+        precision: precision of most numbers, quantised numbers excluded; None if unknown.
+        format: format of the quantised weights, from the config; for bitsandbytes its type: int8, nf4 or fp4. None: the
+            weights are not quantised.
+        numbers: number of all stored numbers.
         size: number of bytes.
     """
 
@@ -28,7 +28,7 @@ class Stored:
 
     @property
     def own(self) -> ScoringPrecision:
-        """Precision in which another model is loaded for a comparison with this model."""
+        """Precision for loading another model that is compared with this model."""
         match self.format:
             case "int8" | "nf4":
                 return self.format
@@ -36,6 +36,6 @@ class Stored:
                 return self.precision or "fp32"
 
     def bytes_in(self, precision: ScoringPrecision) -> int:
-        """Return the bytes of the weights when loaded in this precision."""
+        """Return the bytes of the weights if loaded in this precision."""
         each = {"fp32": 4, "int8": 1, "nf4": 0.5}.get(precision, 2)
         return self.size if self.format else int(each * self.numbers)

@@ -20,7 +20,7 @@ _REFUSAL = re.compile(
 
 
 class Manner(StrEnum):
-    """The type of request by which a server gets a text."""
+    """The type of request by which heldin gets a text from a server."""
 
     COMPLETIONS = "completions"
     CHAT = "chat"
@@ -34,18 +34,18 @@ class Manner(StrEnum):
 
 @dataclass(frozen=True)
 class Refusing:
-    """Which of a server's texts count as refusals, and how a refusal is scored.
+    """Rules for refusals: which of a server's texts are refusals, and how a refusal is scored.
 
     Attributes:
-        empty: whether a refusal is scored as an empty text; if not, it is left out.
-        beginnings: beginnings of refusals, in any case of letters; None: those of English models.
+        empty: whether a refusal is scored as an empty text; if not, it is not scored.
+        beginnings: beginnings of refusals, in upper or lower case; None: refusals of English models.
     """
 
     empty: bool = True
     beginnings: tuple[str, ...] | None = None
 
     def is_refusal(self, written: "Written") -> bool:
-        """Return whether the server reports a refusal, or the text begins like one."""
+        """Return whether the server reports a refusal, or the text begins like a refusal."""
         if written.refused:
             return True
         if self.beginnings is None:
@@ -63,9 +63,9 @@ class Written:
 
     Attributes:
         text: text from the server; empty if the server reports a refusal.
-        refused: whether the server reports a refusal, or that a filter withheld the text.
+        refused: whether the server reports a refusal or a text withheld by a filter.
         tokens: number of generated tokens; None if the server does not report it.
-        finished: reason why the text ended, in the server's word.
+        finished: the server's word for the reason why the text ended.
     """
 
     text: str
@@ -75,7 +75,7 @@ class Written:
 
 
 def body_of(manner: Manner, model: str, prefix: Prefix, prompt: str | None) -> dict[str, Any]:
-    """Return the part of a request with the text to continue."""
+    """Return the part of a request that contains the text to continue."""
     if manner is Manner.COMPLETIONS:
         return {"model": model, "prompt": prefix.text}
     messages = [{"role": role, "content": words} for role, words in prefix.turns]
@@ -90,11 +90,11 @@ def body_of(manner: Manner, model: str, prefix: Prefix, prompt: str | None) -> d
 
 
 def sampling_body(asked: AnswerRequest, seed: int | None, count: int) -> dict[str, Any]:
-    """Return the part of a request with the sampling settings.
+    """Return the part of a request that contains the sampling settings.
 
     Args:
-        seed: seed of the sampling; None: the server accepts none.
-        count: number of texts per request; 1 is not sent, because some servers refuse the key.
+        seed: seed of the sampling; None if the server accepts none.
+        count: number of texts per request; 1 is omitted, because some servers refuse the key.
     """
     settings: dict[str, Any] = {"max_tokens": asked.tokens, "temperature": asked.temperature}
     return {**settings, **({} if seed is None else {"seed": seed}), **({} if count == 1 else {"n": count})}
@@ -132,7 +132,7 @@ def _written(choice: object, tokens: int | None) -> Written | None:
 
 
 def listed_in(answer: Mapping[str, Any]) -> list[tuple[str, float]] | None:
-    """Return the likeliest next tokens of an answer, the likeliest first; None if the answer lists none."""
+    """Return the likeliest next tokens in an answer, most likely first; None if the answer lists none."""
     choices = answer.get("choices")
     choice = choices[0] if isinstance(choices, list) and choices and isinstance(choices[0], Mapping) else {}
     logprobs = choice.get("logprobs")

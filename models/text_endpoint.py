@@ -1,6 +1,6 @@
 """A model behind an endpoint that generates text and returns no log-probabilities of given texts.
 
-heldin tests the server's features with a few public words, before it sends any text of a person.
+heldin tests the server's features with a few public words before it sends any user's text.
 """
 
 import json
@@ -35,14 +35,14 @@ _SEED = 7
 
 @dataclass(frozen=True)
 class Offers:
-    """Features of a server, found by tests.
+    """Features of a server, as found by tests.
 
     Attributes:
         prefill: whether the server continues a partly written answer in a chat.
-        top_k: number of next tokens whose log-probabilities are listed; 0: none.
+        top_k: number of next tokens that the server lists with log-probabilities; 0: none.
         seed: whether the same seed gives the same text.
-        several: whether one request returns several texts (``n``).
-        temperature: whether the server samples: different seeds gave different texts.
+        several: whether one request can return several texts (``n``).
+        temperature: whether the server samples; tested with different seeds, which must give different texts.
     """
 
     prefill: bool
@@ -55,7 +55,7 @@ class Offers:
         """Return the features as a line for people."""
         words = {True: "yes", False: "no"}
         return (
-            f"the server offers: likeliest next tokens {self.top_k or 'no'}, answers that are begun"
+            f"the server offers: likeliest next tokens {self.top_k or 'no'}, prefilled answers"
             f" {words[self.prefill]}, seed {words[self.seed]}, n {words[self.several]}, temperature"
             f" {words[self.temperature]}"
         )
@@ -63,18 +63,18 @@ class Offers:
 
 @dataclass
 class Conduct:
-    """Counts of properties of the server's answers, over an audit.
+    """Counts that describe the server's answers during an audit.
 
     Attributes:
         samples: number of continuations.
-        refused: number of refusals, and of texts that a filter withheld.
-        repeated: number of continuations that began by repeating the prefix.
+        refused: number of refusals, including texts that a filter withheld.
+        repeated: number of continuations that began with the prefix.
         longer: number of continuations with more tokens than requested.
-        cut_short: number of continuations with fewer tokens than requested that ended because of their length.
-        several_ignored: number of requests for several texts that returned fewer.
-        same: number of prefixes after which all samples were equal, with at least two samples.
+        cut_short: number of continuations that ended because of their length, with fewer tokens than requested.
+        several_ignored: number of requests for several texts that returned too few.
+        same: number of prefixes with at least two samples, all equal.
         prefixes: number of prefixes with at least two samples.
-        identities: number of answers for each name of model and system.
+        identities: number of answers for each reported pair of model name and system name.
     """
 
     samples: int = 0
@@ -94,7 +94,7 @@ class TextEndpoint:
 
     Attributes:
         name: the model's name on the server.
-        prompt: request put before a text that is not a chat; None: the default.
+        prompt: request that precedes a text that is not a chat; None: the default request.
         refusing: which texts count as refusals, and how they are scored.
         fingerprint: hash of every known setting that affects the answers.
         conduct: counts of properties of the answers.
@@ -111,7 +111,7 @@ class TextEndpoint:
 
     @property
     def tokenizer(self) -> None:
-        """The endpoint has no known tokenizer: texts are sent as plain text."""
+        """None, because the endpoint's tokenizer is unknown; heldin sends texts as plain text."""
         return None
 
     @property
@@ -121,11 +121,11 @@ class TextEndpoint:
 
     @property
     def chunk(self) -> int:
-        """Number of texts that are sent together."""
+        """Number of texts to send together."""
         return 8 * self.connection.endpoint.concurrency
 
     def score(self, texts: Sequence[str]) -> list[TokenScores]:
-        """Raise InputError: the endpoint returns no log-probabilities of a text."""
+        """Raise InputError, because the endpoint returns no log-probabilities of a text."""
         raise InputError(f"endpoint model '{self.name}' gives no log-probabilities of a text: leave this level out")
 
     def samples(
@@ -183,14 +183,14 @@ class TextEndpoint:
         return answers
 
     def requests_for(self, prefixes: Sequence[Prefix], asked: AnswerRequest, store: AnswerStore) -> int:
-        """Return the number of requests for samples that the store lacks."""
+        """Return the number of requests needed for samples that are not in the store."""
         keys = {sample_key(prefix, asked): prefix for prefix in prefixes}
         return len(self._missing(keys, asked, store))
 
     def _missing(
         self, prefixes: Mapping[bytes, Prefix], asked: AnswerRequest, store: AnswerStore
     ) -> list[tuple[bytes, Prefix, list[int]]]:
-        """Return requests for samples that the store lacks: key, prefix, and the numbers of the samples."""
+        """Return the requests for samples that are not in the store: key, prefix, and the numbers of the samples."""
         requests = []
         for key, prefix in prefixes.items():
             kept = store.kept(self.fingerprint, key)
@@ -237,7 +237,7 @@ class TextEndpoint:
         keep: Callable[[int, dict[str, Any]], None],
         refused: Callable[[int], None],
     ) -> None:
-        """Post every body, and store each answer when it arrives."""
+        """Post every body. Store each answer when it arrives."""
         for number, answer in self.connection.post_each(self.manner.path, bodies):
             if not isinstance(answer, RefusedRequest):
                 keep(number, answer)
@@ -247,7 +247,7 @@ class TextEndpoint:
                 raise InputError(str(answer)) from answer
 
     def _usable(self, prefix: Prefix, written: Sequence[Written], asked: AnswerRequest) -> tuple[str, ...]:
-        """Return the texts to compare, without a repeated prefix, and count their properties."""
+        """Return the texts to compare, without a repeated prefix. Updates the counts in ``conduct``."""
         conduct = self.conduct
         conduct.samples += len(written)
         refused = [self.refusing.is_refusal(each) for each in written]
@@ -275,7 +275,7 @@ _OF_SAMPLES = ("samples", "tokens", "temperature", "seed", "likeliest")
 
 
 def sample_key(prefix: Prefix, asked: AnswerRequest) -> bytes:
-    """Return the key of stored samples; requests for different numbers of samples share the key and the samples."""
+    """Return the key of stored samples. Requests that differ only in the number of samples share the key."""
     return request_key(prefix, asked, "samples", without=("samples", "likeliest"))
 
 
@@ -284,7 +284,7 @@ def open_text_endpoint(
 ) -> TextEndpoint:
     """Test the server's features with a few public words, and return the model.
 
-    Raises InputError: the server generates no text for this model.
+    Raises InputError if the server generates no text for this model.
     """
     manner = Manner.CHAT if chat else Manner.COMPLETIONS
     first = _text(_probed(connection, name, manner, seed=_SEED))
@@ -306,7 +306,7 @@ def open_text_endpoint(
 
 
 def probe_text(model: TextEndpoint) -> str | None:
-    """Return the model's text after public words, by a seed or at temperature 0; None if it differs each time."""
+    """Return the model's text after public words, with a seed or at temperature 0; None if two requests differ."""
     seeded = model.offers.seed
     asked = AnswerRequest(1, 2 * _TOKENS, 1.0 if seeded else 0.0, 1, _SEED)
     body = body_of(model.manner, model.name, PROBE, model.prompt)
@@ -349,7 +349,7 @@ def _explained(connection: Connection, name: str, manner: Manner, error: Refused
 
 
 def _offers_prefill(connection: Connection, name: str) -> bool:
-    """Return whether the server continues a partly written answer, without inserting tokens that end it."""
+    """Return whether the server continues a partly written answer without inserting tokens that end the answer."""
     body = body_of(Manner.PREFILLED, name, PROBE, None) | {"max_tokens": 1, "temperature": 1}
     plain = {key: value for key, value in body.items() if key not in PREFILL_KEYS}
     try:

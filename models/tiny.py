@@ -1,4 +1,4 @@
-"""A tiny GPT-Neo and its tokenizer, made from scratch: the offline base and reference model before training."""
+"""Make a tiny GPT-Neo and its tokenizer from scratch: the base model and reference for offline runs."""
 
 import re
 from collections.abc import Iterable
@@ -19,12 +19,12 @@ _MARKERS = re.compile(r"<\|[^|<>]+\|>")  # tokens of their own, such as <|im_sta
 
 
 def train_tokenizer(texts: Iterable[str], vocabulary: int, chat_template: str | None = None) -> PreTrainedTokenizerFast:
-    """Train a byte-level BPE tokenizer (as GPT-2's) on ``texts``; deterministic.
+    """Train a byte-level BPE tokenizer (like GPT-2's) on ``texts``; deterministic.
 
     Args:
         texts: texts for training.
         vocabulary: number of tokens.
-        chat_template: template whose markers, such as <|im_start|>, become tokens; None: the tokenizer has no template.
+        chat_template: template whose markers, such as <|im_start|>, become tokens; None: no template.
 
     Raises:
         InputError: the vocabulary is smaller than 257 (256 bytes and the end-of-text token) plus the markers.
@@ -33,7 +33,7 @@ def train_tokenizer(texts: Iterable[str], vocabulary: int, chat_template: str | 
     special = [END_OF_TEXT, *(marker for marker in markers if marker != END_OF_TEXT)]
     if vocabulary < 256 + len(special):
         raise InputError(
-            f"vocabulary is {vocabulary}, too few tokens for byte-level BPE: give at least {256 + len(special)}"
+            f"vocabulary is {vocabulary}, which is too small for byte-level BPE: give at least {256 + len(special)}"
         )
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -83,7 +83,8 @@ def tiny_config(shape: TinyModel, vocabulary: int, end_of_text: int) -> GPTNeoCo
 
 
 def new_tiny_model(shape: TinyModel, tokenizer: PreTrainedTokenizerFast, seed: int) -> GPTNeoForCausalLM:
-    """Return a GPT-Neo with random weights from ``seed``, no dropout, and tied embeddings as in the released models."""
+    """Return a GPT-Neo with random weights from ``seed``, without dropout, and with tied embeddings as in released
+    models."""
     config = tiny_config(shape, len(tokenizer), int(tokenizer.eos_token_id))
     # Weights are drawn from the global generator, which the caller should find as it was.
     state = torch.get_rng_state()

@@ -1,4 +1,4 @@
-"""Scores of one text's tokens under a model, as plain arrays."""
+"""Scores of a text's tokens under a model, as plain arrays."""
 
 from dataclasses import dataclass, fields
 from typing import Any
@@ -30,12 +30,12 @@ class TokenScores:
         logprobs: log p(x_t | x_<t), shape (n,).
         means: mean of log p(z | x_<t) over z drawn from the model, shape (n,); None if not requested.
         deviations: standard deviation of log p(z | x_<t) over z, shape (n,); None if not requested.
-        ranks: number of tokens of the vocabulary that are likelier under the model, int32, shape (n,); None if not
-            requested. 0 is the model's first choice; equal logits share a rank.
+        ranks: for each token, how many tokens of the vocabulary are likelier, int32, shape (n,); None if not requested.
+            0 is the model's first choice; equal logits have the same rank.
         ids: token ids, int32, shape (n,); None if not requested.
-        rejected: for a preference pair, the scores of the rejected answer; the other fields are for the chosen answer.
-        answers: the model's answer at each cut of the text; None if none were requested. If only answers were
-            requested, n is zero.
+        rejected: for a preference pair, the scores of the rejected answer; all other fields describe the chosen answer.
+        answers: the model's answer at each cut of the text; None if not requested. If only answers were requested, n is
+            0.
     """
 
     logprobs: NDArray[np.float32]
@@ -48,46 +48,46 @@ class TokenScores:
 
     @property
     def total(self) -> float:
-        """Return log p(x), nats; for a pair, the margin log p(chosen) - log p(rejected)."""
+        """Return log p(x) in nats; for a pair, the margin log p(chosen) - log p(rejected)."""
         return self.own_total - (0.0 if self.rejected is None else self.rejected.own_total)
 
     @property
     def own_total(self) -> float:
-        """Return log p(x), nats; for a pair, the value of the chosen answer."""
+        """Return log p(x) in nats; for a pair, of the chosen answer."""
         # In float64: a ratio is the difference of two such sums, which may each be thousands of nats and nearly equal.
         return float(self.logprobs.sum(dtype=np.float64))
 
     @property
     def per_token(self) -> float:
-        """Return the mean of log p over tokens, nats; for a pair, the difference of the answers' means."""
+        """Return the mean of log p over tokens, in nats; for a pair, chosen mean minus rejected mean."""
         own = self.own_total / len(self.logprobs)
         return own - (0.0 if self.rejected is None else self.rejected.per_token)
 
     @property
     def nats(self) -> float:
-        """Return the loss of all tokens, nats; for a pair, of both answers."""
+        """Return the sum of the loss over all tokens, in nats; for a pair, over both answers."""
         return -self.own_total + (0.0 if self.rejected is None else self.rejected.nats)
 
     @property
     def tokens(self) -> int:
-        """Return the number of tokens; for a pair, of both answers."""
+        """Return the number of tokens; for a pair, in both answers."""
         return len(self.logprobs) + (0 if self.rejected is None else self.rejected.tokens)
 
     @property
     def is_complete(self) -> bool:
-        """Return whether there is a token; for a pair, whether each answer has a token."""
+        """Return whether there is at least one token; for a pair, at least one in each answer."""
         return bool(len(self.logprobs)) and (self.rejected is None or self.rejected.is_complete)
 
     @property
     def mean_loss(self) -> float:
-        """Return the mean loss per token, nats; 0 without tokens, because such a text adds nothing to a training's
+        """Return the mean loss per token, in nats; 0 without tokens, because such a text adds nothing to a training
         loss."""
         return self.nats / max(1, self.tokens)
 
     def at(self, kept: NDArray[np.bool_] | NDArray[np.intp]) -> "TokenScores":
-        """Return the scores of some tokens, by mask of shape (n,) or by index, without answers.
+        """Return the scores of some tokens, without answers, chosen by a mask of shape (n,) or by indices.
 
-        Raises ValueError for a pair, whose two answers have different tokens.
+        Raises ValueError for a pair, because its two answers have different tokens.
         """
         if self.rejected is not None:
             raise ValueError("a pair has the tokens of two texts: read each text's tokens")

@@ -1,4 +1,4 @@
-"""Texts as token ids, without special tokens, and which of these tokens belong to counted parts."""
+"""Texts as token ids without special tokens, and which of the tokens belong to counted parts."""
 
 import contextlib
 import hashlib
@@ -43,7 +43,7 @@ os.register_at_fork(after_in_child=_forked)
 
 @contextlib.contextmanager
 def _all_cores(texts: int) -> Iterator[None]:
-    """Tokenize on all cores, if there are many texts and the user has not set this."""
+    """Tokenize on all cores in this block, if there are many texts and the user has not set the parallelism."""
     if _CHOSEN is not None or texts < MANY or not _may_thread:
         yield
         return
@@ -55,10 +55,11 @@ def _all_cores(texts: int) -> Iterator[None]:
 
 
 def token_lists(tokenizer: "PreTrainedTokenizerBase", texts: Sequence[str]) -> list[list[int]]:
-    """Return the token ids of each text; many texts are tokenized on all cores.
+    """Return the token ids of each text. Many texts are tokenized on all cores.
 
     Args:
-        tokenizer: a tokenizer of the tokenizers library is called directly, which takes a quarter less time.
+        tokenizer: the tokenizer; one that is based on the tokenizers library is called directly, which saves a quarter
+            of the time.
     """
     if not texts:
         return []
@@ -73,7 +74,7 @@ def token_lists(tokenizer: "PreTrainedTokenizerBase", texts: Sequence[str]) -> l
 
 
 def _backend(tokenizer: "PreTrainedTokenizerBase") -> Any:
-    """Return the tokenizer of the tokenizers library, without truncation or padding."""
+    """Return the underlying tokenizer of the tokenizers library, without truncation or padding."""
     backend = tokenizer.backend_tokenizer
     # One that was saved with them would.
     backend.no_truncation()
@@ -82,7 +83,7 @@ def _backend(tokenizer: "PreTrainedTokenizerBase") -> Any:
 
 
 class TokenMemo:
-    """Token ids of recent texts, so that models with equal tokenizers tokenize a text once.
+    """Token ids of recent texts, so each text is tokenized once for all models with equal tokenizers.
 
     Attributes:
         most: maximum number of tokens to keep; the least recently used texts are dropped first.
@@ -122,7 +123,7 @@ _NAMES: "weakref.WeakKeyDictionary[PreTrainedTokenizerBase, str]" = weakref.Weak
 
 
 def _name(tokenizer: "PreTrainedTokenizerBase") -> str:
-    """Return a name that all tokenizers with equal rules share; unique if it is not of the tokenizers library."""
+    """Return a name that all tokenizers with equal rules share; a unique name for other kinds of tokenizer."""
     if tokenizer not in _NAMES:
         if tokenizer.is_fast:
             # Truncation and padding are off, special tokens are not added: what is left decides.
@@ -139,16 +140,16 @@ _TEXTS = 1000  # whose offsets are held at once
 
 
 class Framed(str):
-    """A text written by a chat template, first and last token included: no start token is put before it.
+    """A text that a chat template wrote, with its own first and last token. No start token precedes it.
 
-    The first token is read, but has no score.
+    A model reads the first token, which has no score.
     """
 
     __slots__ = ()
 
 
 def started(text: str, ids: "Ids", start: int) -> tuple[int, "Ids"]:
-    """Return the token read before a text, and the tokens that are scored."""
+    """Return the token that precedes a text, and the tokens that are scored."""
     return (int(ids[0]), ids[1:]) if isinstance(text, Framed) and len(ids) else (start, ids)
 
 
@@ -162,7 +163,7 @@ class Tokens:
 
     Attributes:
         ids: n token ids.
-        counted: which tokens count in the loss and are scored, shape (n,); None: all.
+        counted: mask of the tokens that count in the loss and are scored, shape (n,); None: all tokens count.
     """
 
     ids: Ids
@@ -183,24 +184,24 @@ class Tokens:
 
     @property
     def predicted(self) -> int:
-        """Number of tokens that a model predicts, counted or not; the first token is only read."""
+        """Number of predicted tokens, counted or not; the first token is only read."""
         return max(0, len(self.ids) - 1)
 
     def part(self, begin: int, end: int | None) -> "Tokens":
-        """Return the tokens from ``begin`` up to ``end``; None: up to the last."""
+        """Return the tokens from ``begin`` to before ``end``; None: to the last token."""
         return Tokens(self.ids[begin:end], None if self.counted is None else self.counted[begin:end])
 
     def rows(self) -> "tuple[Tokens, ...]":
-        """Return the rows for a model: the record alone."""
+        """Return the rows that a model reads: only the record itself."""
         return (self,)
 
     def shortest(self) -> "Tokens":
-        """Return the shortest record of this kind, for a required pass that contributes nothing."""
+        """Return the shortest record of this kind, for a pass that must run but contributes nothing."""
         return self.part(0, 2)
 
     def inputs_and_targets(self) -> tuple[Ids, Ids]:
-        """Return the tokens that a causal model reads, and the next token of each as target, or ``IGNORED`` if it does
-        not count."""
+        """Return the tokens that a causal model reads, and for each the next token as target. A target that does not
+        count is ``IGNORED``."""
         targets = self.ids[1:]
         if self.counted is None:
             return self.ids[:-1], targets
@@ -232,11 +233,11 @@ class Pair(Tokens):
 
     @property
     def predicted(self) -> int:
-        """Number of tokens that a model predicts, counted or not."""
+        """Number of predicted tokens, counted or not."""
         return sum(row.predicted for row in self.rows())
 
     def rows(self) -> tuple[Tokens, ...]:
-        """Return the rows for a model: the chosen answer, and the rejected answer."""
+        """Return the rows that a model reads: the chosen answer and the rejected answer."""
         return self.part(0, self.second), self.part(self.second, None)
 
     def shortest(self) -> "Pair":
@@ -255,7 +256,7 @@ def joined(parts: Sequence[Tokens]) -> Tokens:
 
 
 class Parted(Protocol):
-    """A text and its counted parts (``corpus.document.Document``)."""
+    """A text and its counted parts, such as ``corpus.document.Document``."""
 
     @property
     def text(self) -> str:
@@ -264,7 +265,7 @@ class Parted(Protocol):
 
     @property
     def spans(self) -> Sequence[tuple[int, int]]:
-        """The counted parts: first character, and the character after the last."""
+        """The counted parts, each as the index of its first character and the index after its last."""
         ...
 
     @property
@@ -288,18 +289,19 @@ class Parted(Protocol):
 
 
 def as_read(document: Parted) -> str:
-    """Return the text of a document in the form for scoring."""
+    """Return the text of a document as a model reads it for scoring."""
     return Framed(document.text) if document.framed else document.text
 
 
 def tokens_of(tokenizer: "PreTrainedTokenizerBase", documents: Iterable[Parted]) -> Iterator[Tokens]:
-    """Yield the tokens of each document, without special tokens. A token counts if it overlaps a part that counts.
+    """Yield the tokens of each document, without special tokens. A token counts if it overlaps a counted part.
 
-    Trainers count the loss on the same tokens: TRL's mask of a completion begins with the first token that the prompt
-    alone does not have, and transformers' mask of an assistant's turn with the token of its first character.
+    Trainers count the loss on the same tokens. TRL's mask of a completion begins with the first token that is not a
+    token of the prompt alone. transformers' mask of an assistant's turn begins with the token of the turn's first
+    character.
 
     Raises:
-        InputError: parts of a text count, and the tokenizer does not report the places of its tokens.
+        InputError: only parts of a text count, and the tokenizer does not report the positions of its tokens.
     """
     every = iter(documents)
     while block := list(itertools.islice(every, _TEXTS)):
@@ -311,7 +313,7 @@ def tokens_of(tokenizer: "PreTrainedTokenizerBase", documents: Iterable[Parted])
 
 
 def scored_tokens_of(tokenizer: "PreTrainedTokenizerBase", documents: Iterable[Parted]) -> Iterator[Tokens]:
-    """Yield the scored tokens of each document; see ``tokens_of``."""
+    """Yield the tokens of each document that are scored; see ``tokens_of``."""
     ours, theirs = itertools.tee(documents)
     for document, tokens in zip(ours, tokens_of(tokenizer, theirs), strict=True):
         yield tokens.part(1, None) if document.framed else tokens
@@ -336,12 +338,12 @@ def _of_parted(tokenizer: "PreTrainedTokenizerBase", documents: Sequence[Parted]
 
 
 def tokens_within(tokenizer: "PreTrainedTokenizerBase", text: str, ends: Sequence[int], most: int) -> int:
-    """Return the number of tokens before the last of ``ends`` that leaves at most ``most`` tokens; 0 if there is none.
+    """Return the largest number of tokens, at most ``most``, that lie before one of ``ends``; 0 if there is none.
 
     Args:
-        tokenizer: tokenizer that reports the places of its tokens.
+        tokenizer: tokenizer that reports the positions of its tokens.
         text: the text.
-        ends: places in the text at which tokens may end; a token that crosses a place is not included.
+        ends: character positions at which tokens may end; a token that crosses a position is excluded.
         most: maximum number of tokens.
     """
     encoded = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
@@ -352,8 +354,8 @@ def tokens_within(tokenizer: "PreTrainedTokenizerBase", text: str, ends: Sequenc
 
 
 def token_places(offsets: Sequence[tuple[int, int]]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the begin and end of each token in characters, blanks included: a token begins where the last one
-    ended."""
+    """Return the begin and end of each token in characters. A token begins at the end of the previous token, so it
+    includes the blanks between them."""
     places = np.array(offsets, dtype=np.int64).reshape(-1, 2)
     # Some tokenizers leave a token's blank out of its offsets, and a character of several bytes has several tokens.
     ends = np.maximum.accumulate(places[:, 1])
@@ -371,16 +373,16 @@ def start_token(tokenizer: "PreTrainedTokenizerBase", name: str) -> int:
 
 
 def same_tokens(a: "PreTrainedTokenizerBase | None", b: "PreTrainedTokenizerBase | None") -> bool:
-    """Return whether two tokenizers divide every text alike, which makes means over tokens comparable.
+    """Return whether two tokenizers split every text into the same tokens, so means over tokens are comparable.
 
-    None is an unknown tokenizer, and differs from every other.
+    None is an unknown tokenizer, which differs from every other.
     """
     return a is not None and b is not None and a.get_vocab() == b.get_vocab() and cuts(a) == cuts(b)
 
 
 def cuts(tokenizer: "PreTrainedTokenizerBase") -> object:
-    """Return the settings that determine a fast tokenizer's tokens; None for others, where only vocabularies are
-    compared."""
+    """Return the settings that determine a fast tokenizer's tokens. Return None for other tokenizers, for which only
+    vocabularies are compared."""
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if backend is None:
         return None

@@ -1,2 +1,1 @@
-"""Audits of trainings that heldin does not run: coins before somebody else trains, a log during training, then a
-verdict."""
+"""Audits of trainings that heldin does not run. heldin draws coins before the training, logs it, and then judges it."""

@@ -1,5 +1,4 @@
-"""``heldin audit-planted``: scores a model that was trained on a planted training set, and compares scores with
-coins."""
+"""``heldin audit-planted``: score a model that was trained on a planted training set, and compare scores with coins."""
 
 import shutil
 from collections.abc import Iterable, Sequence
@@ -84,7 +83,7 @@ _MOST = 0.9  # of the tokens: a few bear no loss where rows are packed or end
 
 
 def audit_planted(job: PlantedAudit, out: Path | None, reporter: Reporter, *, command: str) -> tuple[Record, Path]:
-    """Score every audited user and canary user, note the look, and write scores and record.
+    """Score every audited user and canary user, record the look, and write the scores and the record.
 
     Args:
         out: folder for the results; None: ``audits/LOOK`` in the planted folder.
@@ -93,7 +92,7 @@ def audit_planted(job: PlantedAudit, out: Path | None, reporter: Reporter, *, co
         The record, and its folder.
 
     Raises:
-        InputError: the folder was changed, the training file or the model cannot be used, or ``out`` contains another
+        InputError: the folder was changed, the training file or the model is unusable, or ``out`` contains another
             audit.
     """
     job.check()
@@ -116,7 +115,7 @@ def audit_planted(job: PlantedAudit, out: Path | None, reporter: Reporter, *, co
 
 @dataclass(frozen=True)
 class _Asked:
-    """A requested audit, and its planted set, read once.
+    """A requested audit with its planted set, which is read only once.
 
     Attributes:
         run: the config of a run with the audit's attacks and precision.
@@ -128,13 +127,13 @@ class _Asked:
     run: RunConfig
 
     def data(self, reference: LanguageModel, reporter: Reporter) -> RunData:
-        """Return users, canary users and coins."""
+        """Return the users, canary users and coins."""
         # Canary users are found by the fingerprint in float32, with which they were made.
         base = replace(reference, fingerprint=self.manifest.reference)
         return drawn_data(self.config, self.manifest, self.job.planted, reporter, base)
 
     def models(self, target: ScoredModel | ModelFacts, reference: LanguageModel) -> RunModels:
-        """Return the models, and functions that load the others."""
+        """Return the models, with functions that load further models."""
         job, config = self.job, self.config
         return RunModels(
             target,
@@ -152,7 +151,7 @@ class _Audit:
     """The state of an audit during its measurements.
 
     Attributes:
-        models: target, reference, and functions that load other models.
+        models: target and reference, with functions that load further models.
     """
 
     asked: _Asked
@@ -161,11 +160,11 @@ class _Audit:
     models: RunModels
 
     def scores(self, out: Path) -> TextScores:
-        """Return the measure that computes all scores."""
+        """Return the measure that scores every attack."""
         return scores_of_run(self.asked.run, self.data, self.models, None, out)
 
     def control(self) -> Control | None:
-        """Return the positive control; None if there are no canary users, or the target is behind an endpoint."""
+        """Return the positive control; None if there are no canary users, or if the target is behind an endpoint."""
         if not (self.data.canaries and isinstance(self.models.target, LanguageModel)):
             return None
         planted = self.asked.job.planted
@@ -178,10 +177,10 @@ class _Audit:
 def _audited(
     asked: _Asked, look: Look, local: tuple[LanguageModel | None, LanguageModel], out: Path, reporter: Reporter
 ) -> tuple[Body, dict[str, float]]:
-    """Measure, note the look, and judge.
+    """Measure, record the look, and judge. Return the body of the record, and the seconds of each stage.
 
     Args:
-        local: the target, unless it is behind an endpoint; and the reference.
+        local: the target (None if it is behind an endpoint) and the reference.
     """
     job, seconds = asked.job, StageSeconds()
     target_here, reference = local
@@ -206,8 +205,9 @@ def _audited(
 
 
 def planted_again(folder: Path, record: Record, reporter: Reporter) -> Body:
-    """Return the body of a planted audit's record from tables, the planted folder and the models, without running a
-    model.
+    """Return the body of a planted audit's record, recomputed from tables, the planted folder and model files.
+
+    No model runs.
 
     Raises:
         InputError: the planted folder, the training file or a model is missing or was changed.
@@ -252,10 +252,10 @@ def planted_again(folder: Path, record: Record, reporter: Reporter) -> Body:
 
 
 def _body(audit: _Audit, described: Described, folder: MeasureFolder, log: Path, before: PlantedFacts | None) -> Body:
-    """Judge what was measured or read from files, and return the body of the record.
+    """Judge the measurements, and return the body of the record. Reads measurements from files if they exist.
 
     Args:
-        before: facts in the existing record, for a verification; None: there is no record yet.
+        before: facts in the existing record, for a verification; None if there is no record yet.
     """
     asked, data, reporter = audit.asked, audit.data, folder.reporter
     job, config, manifest = asked.job, asked.config, asked.manifest
@@ -280,10 +280,10 @@ def _body(audit: _Audit, described: Described, folder: MeasureFolder, log: Path,
 
 
 def _evidence(audit: _Audit, folder: MeasureFolder, log: Path, before: PlantedFacts | None) -> PlantedEvidence:
-    """Return the audit's evidence about the training.
+    """Return the audit's evidence about how the model was trained.
 
     Raises:
-        InputError: a log on which the record is based is missing or damaged.
+        InputError: the record is based on a log that is missing or damaged.
     """
     asked, reporter = audit.asked, folder.reporter
     job, config, manifest = asked.job, asked.config, asked.manifest
@@ -300,7 +300,7 @@ def _evidence(audit: _Audit, folder: MeasureFolder, log: Path, before: PlantedFa
     )
     if before is not None and training is None:
         if before.training is not None:
-            raise InputError(f"'{log}' is missing or damaged, but the record was computed with it: restore it")
+            raise InputError(f"'{log}' is missing or damaged, but the record is based on this log: restore it")
         # The log in the planted folder may have been another one since.
         fault = next((c.reasons[0] for c in before.conditions if c.reasons[0] in LOG_FAULTS), fault)
     control = audit.control()
@@ -313,10 +313,10 @@ def _evidence(audit: _Audit, folder: MeasureFolder, log: Path, before: PlantedFa
 
 
 def _judged(audit: _Audit, statistics: Sequence[TextStatistic], facts: PlantedFacts, reporter: Reporter) -> JudgedRun:
-    """Join scores with coins and judge, at this look's share of the error probability.
+    """Join scores with coins, and judge with this look's share of the error probability.
 
     Args:
-        facts: conditions of certified statements, and the positive control.
+        facts: conditions for certified statements, and the positive control.
     """
     data, asked, control = audit.data, audit.asked, facts.control
     run = asked.run
@@ -331,7 +331,7 @@ def _judged(audit: _Audit, statistics: Sequence[TextStatistic], facts: PlantedFa
 
 
 def _misses(results: Results, control: ControlFacts, data: RunData) -> bool:
-    """Return whether the attack identifies canary users clearly less well than the losses of their rows do."""
+    """Return whether the attack finds canary users clearly less well than the loss of their rows does."""
     groups = [] if results.canaries is None else results.canaries.groups
     aurocs = [results.attacks[0].auroc] if canaries_alone(data) else [group.auroc for group in groups]
     limits = [auroc.upper for auroc in aurocs if auroc is not None]
@@ -346,13 +346,14 @@ def judged_as(
     unmet: tuple[Statement, ...] = (),
     unshown: tuple[Statement, ...] = (),
 ) -> Preregistration:
-    """Return the hypotheses, and the share of the error probability for each, all fixed before scores met coins.
+    """Return the hypotheses and each one's share of the error probability, as fixed before scores were joined with
+    coins.
 
     Args:
         run: the config of a run with the audit's attacks.
-        unmet: reasons why no statement is certified; empty if every condition is met.
-        unshown: reasons why "not contradicted" by canary users is not certified; empty if the control shows that canary
-            rows had an effect.
+        unmet: reasons why no statement is certified; empty if all conditions are met.
+        unshown: reasons why heldin certifies no "not contradicted" by canary users; empty if the control shows that
+            canary rows had an effect.
     """
     claims = [parse_claim_of(text) for text in job.claims]
     of_users = [claim.claim for claim in claims if not claim.of_examples]
@@ -378,14 +379,14 @@ def judged_as(
 
 
 def _of_groups(claims: Sequence[UnitClaim], data: RunData, users: Iterable[str]) -> list[Claim]:
-    """Return the claims about examples as claims for these users, by the largest number of examples that one user
+    """Return claims about examples as claims about these users, for the largest number of examples that one user
     has."""
     most = max(len(data.for_training(user)) for user in users)
     return [group for claim in claims if (group := claim.of_group(most)) is not None]
 
 
 def _say_of_log(training: TrainingCounts | None, config: PlantConfig, reporter: Reporter) -> None:
-    """Report if training counted the loss on a different part of each row than the audit scores."""
+    """Report if training counted the loss on other parts of rows than the audit scores."""
     share = None if training is None else training.loss_share_others
     if share is None or (share < _MOST) != (config.score == "all"):
         return
@@ -395,17 +396,17 @@ def _say_of_log(training: TrainingCounts | None, config: PlantConfig, reporter: 
 
 
 def _keep_log(log: Path, to: Path, *, kept: bool) -> None:
-    """Copy the log to the audit's folder, because the next training adds to the log in the planted folder."""
+    """Copy the log to the audit's folder, because the next training adds to the log of the planted folder."""
     if kept and log.is_dir():
         with artefact_folder(to) as temporary:
             shutil.copytree(log, temporary, dirs_exist_ok=True)
 
 
 def _take_folder(job: PlantedAudit, config: PlantConfig, out: Path, facts: PlantedFacts) -> None:
-    """Make the folder, or check that it contains this audit.
+    """Create the folder, or check that it contains this audit.
 
     Args:
-        facts: facts of the look for the record.
+        facts: facts about the look, for the record.
     """
     private_directory(out)
     if not (out / "record.json").is_file():
@@ -420,4 +421,4 @@ def _take_folder(job: PlantedAudit, config: PlantConfig, out: Path, facts: Plant
     if record.planted is None or (record.planted.look, record.planted.planted) != (facts.look, facts.planted):
         changed = changed or "look"
     if changed:
-        raise InputError(f"'{out}' contains an audit with another '{changed}': choose another --out")
+        raise InputError(f"'{out}' contains an audit whose '{changed}' differs: choose another --out")

@@ -1,5 +1,4 @@
-"""Lines that ``heldin plant`` prints before it writes: the price in rows, what it can certify, what stays
-recognisable."""
+"""Lines that ``heldin plant`` prints before it writes: price in rows, possible certificates, recognisable traits."""
 
 from collections import Counter
 from collections.abc import Collection
@@ -28,11 +27,11 @@ from heldin.stages.sides.panels import canaries_alone, number_of_groups
 def said_beforehand(
     config: PlantConfig, data: RunData, source: TrainingSet, late: int, form: FormFacts | None
 ) -> list[str]:
-    """Return lines on what the audit could certify at best, what it costs in rows, and what reveals canary users.
+    """Return lines about the best possible certificate, the price in rows, and traits that reveal canary users.
 
     Args:
-        late: number of real rows without a scored token inside the length limit.
-        form: how canary rows differ from real rows by text alone.
+        late: number of real rows without a scored token within the length limit.
+        form: how well text alone distinguishes canary rows from real rows.
     """
     users, corpus = data.real(data.ledger.scored_users()), data.corpus.store
     replaced = {canary.source for canary in data.canaries.values() if canary.source is not None}
@@ -41,12 +40,12 @@ def said_beforehand(
     planted = len(data.training_rows) - kept
     always = sum(data.ledger.roles.get(user, Role.ALWAYS_IN) is Role.ALWAYS_IN for user in data.store.users)
     lines = [
-        f"price: {rows - kept:,} of {rows:,} rows are not trained on (of held-out users, set aside, or of"
-        f" {counted(len(replaced), 'user')} whose place canary users take), and {counted(planted, 'row')} of canary"
-        f" users are; {counted(always, 'user')} always in"
+        f"price: {rows - kept:,} of {rows:,} rows are not trained on (rows of held-out users, rows set aside, rows of"
+        f" {counted(len(replaced), 'user')} that canary users replace), and {counted(planted, 'row')} of canary"
+        f" users are added; {counted(always, 'user')} are always members"
         if not canaries_alone(data)
-        else f"price: {counted(planted, 'row')} of canary users more; every real user stays in, and the audit speaks of"
-        " canary users alone"
+        else f"price: {counted(planted, 'row')} of canary users are added; every real user is a member, and the audit"
+        " is about canary users only"
     ]
     if controls := len(control_rows(config, data)):
         lines.append(
@@ -55,12 +54,12 @@ def said_beforehand(
         )
     if taken := len(taken_rows(data)):
         lines.append(
-            f"price: {counted(taken, 'real row')} became rows of canary users, whose coins decide whether they are in"
+            f"price: {counted(taken, 'real row')} became rows of canary users, and a coin decides whether they are in"
             " training"
         )
     if late:
         lines.append(
-            f"form: {counted(late, 'real row')} have no scored token among the first {config.sequence_length:,}. A"
+            f"form: {counted(late, 'real row')} have no scored token in the first {config.sequence_length:,} tokens. A"
             " trainer may drop these rows, and the training log need not contain them"
         )
     lines += forecast_lines(config, len(users), len(data.canaries), kinds_of(data.canaries))
@@ -70,7 +69,7 @@ def said_beforehand(
 
 
 def forecast_lines(config: PlantConfig, users: int, canaries: int, kinds: Collection[str]) -> list[str]:
-    """Return lines on what the audit could certify at best.
+    """Return lines about the best possible certificate.
 
     Args:
         users: number of audited real users.
@@ -83,14 +82,14 @@ def forecast_lines(config: PlantConfig, users: int, canaries: int, kinds: Collec
         lines += forecast(canaries, config.audit.delta, units="canary users", unit="canary user", sharing=sharing)
     if sharing > 1:
         lines.append(
-            f"power: this is at each of {counted(config.looks, 'look')}. Looks and groups of people share the error"
+            f"power: these numbers are for each of {counted(config.looks, 'look')}. Looks and groups share the error"
             " probability; a claim about examples halves each share again"
         )
     return lines
 
 
 def control_lines(config: PlantConfig, rows: int, unseen: int) -> list[str]:
-    """Return lines on what the positive control of the audit will notice, from numbers that depend on no coin.
+    """Return lines about the effects that the audit's positive control will notice. No number depends on a coin.
 
     Args:
         rows: number of usable real rows.
@@ -103,42 +102,42 @@ def control_lines(config: PlantConfig, rows: int, unseen: int) -> list[str]:
     if min(trained, others) < LEAST_ROWS or canaries < 2 * LEAST_CANARIES:
         return [
             "control: the audit cannot measure whether canary rows had an effect, so 'not contradicted' will be"
-            f" indicative: {trained:,} trained and {others:,} other rows, {canaries:,} canary users; name more rows"
-            " under unseen, or raise split.control_rows, or plant more canary users"
+            f" indicative: {trained:,} trained and {others:,} other rows, {canaries:,} canary users. Give more rows"
+            " with unseen, raise split.control_rows, or plant more canary users"
         ]
     compared = f"about {trained:,} trained and {others:,} other real rows, and {counted(canaries, 'canary user')}"
     least, wanted = noticed_from(trained, others, canaries), canaries_needed(trained, others, TARGET)
     power = (
-        f"control: with {compared}, a training that filters, unlearns or down-weights canary rows is noticed with a"
-        f" probability of {POWER:g} from an AUROC of {least:.3g} of real rows on"
+        f"control: with {compared}, the audit notices a training that filters, unlearns or down-weights canary rows"
+        f" with probability {POWER:g} if the AUROC of real rows is at least {least:.3g}"
         if least is not None
-        else f"control: {compared} are too few to notice a training that filters, unlearns or down-weights canary rows"
+        else f"control: {compared} are too few to notice if training filters, unlearns or down-weights canary rows"
     )
     if least is not None and least <= TARGET:
         return [power]
     advice = (
-        f"plant {wanted:,} canary users to notice it from {TARGET:g} on"
+        f"plant {wanted:,} canary users to notice it from an AUROC of {TARGET:g}"
         if wanted is not None
-        else f"to notice it from {TARGET:g} on, name more rows under unseen, or raise split.control_rows"
+        else f"to notice it from an AUROC of {TARGET:g}, give more rows with unseen, or raise split.control_rows"
     )
     return [
-        f"{power}; {advice}. 'Not contradicted' is certified only if canary rows plainly had an effect, or from that"
-        " AUROC on"
+        f"{power}; {advice}. 'Not contradicted' is certified only if canary rows plainly had an effect, or if the"
+        " AUROC is at least this high"
     ]
 
 
 def planned_power(config: PlantConfig, rows: int, unseen: int) -> float | None:
-    """Return the AUROC from which the audit relies on the control; None if it never does."""
+    """Return the lowest AUROC of real rows for which the audit relies on the control; None if it never does."""
     return noticed_from(*rows_of_control(config, rows, unseen), planned_canaries(config))
 
 
 def planned_canaries(config: PlantConfig) -> int:
-    """Return the number of canary users in the plan."""
+    """Return the number of canary users that the config plants."""
     return sum(section.count() or 0 for section in config.canaries)
 
 
 def _told_by_form(config: PlantConfig, data: RunData) -> list[str]:
-    """Return lines on what distinguishes canary users from others in this training set, however they are written."""
+    """Return lines about traits of this training set that reveal canary users, whatever their texts."""
     lines = []
     made_up = _made_up(data)
     ledger, corpus = data.ledger, data.corpus.store
@@ -152,26 +151,26 @@ def _told_by_form(config: PlantConfig, data: RunData) -> list[str]:
     if alone and config.columns.user is not None:
         some = " or ".join(map(str, alone))
         lines.append(
-            f"form: no real user has {some} rows, so counts of rows per user reveal the canary users who do. Choose"
-            f" documents from numbers of rows that real users have, such as {_usual(real)}"
+            f"form: no real user has {some} rows, so the number of rows reveals these canary users. Choose"
+            f" numbers of documents that real users have, such as {_usual(real)}"
         )
     forms = canary_forms(data)
     lent = Counter(forms[row] for user in made_up for row in ledger.parts[user][Part.TRAIN])
     if lent and config.split.canaries_only:
         lines.append(
-            f"form: {counted(len(lent), 'row')} that are trained on lend date and columns to {lent.total():,} canary"
-            " rows. A column that is otherwise unique then repeats"
+            f"form: {counted(len(lent), 'row')} in training lend their date and columns to {lent.total():,} canary"
+            " rows. Values that should be unique then repeat"
         )
     elif lent and max(lent.values()) > 1:
         lines.append(
-            f"form: {counted(len(lent), 'row')} set aside lend date and columns to {lent.total():,} canary rows. A"
-            " column that is otherwise unique then repeats"
+            f"form: {counted(len(lent), 'row')} set aside lend their date and columns to {lent.total():,} canary rows."
+            " A value that should be unique then repeats"
         )
     return lines
 
 
 def _made_up(data: RunData) -> list[str]:
-    """Return the canary users with texts of their own, who replace nobody and are not made of real rows."""
+    """Return the canary users with made-up texts, who replace nobody and do not consist of real rows."""
     own = (user for user, canary in data.canaries.items() if canary.source is None)
     return [user for user in own if user not in data.of_real_rows]
 
@@ -184,7 +183,7 @@ def _usual(numbers: set[int]) -> str:
 
 
 def _lent(config: PlantConfig, data: RunData, source: TrainingSet) -> list[str]:
-    """Return a line on columns that canary rows copy from set-aside rows, as anyone who trains can read these
+    """Return a line about columns that canary rows copy from other rows. Anyone who trains can read the copied
     values."""
     schema, columns = source.schema, source.columns
     own = {columns.user, columns.id, *source.text.columns}
@@ -192,10 +191,10 @@ def _lent(config: PlantConfig, data: RunData, source: TrainingSet) -> list[str]:
     names = "all other columns" if schema is None else ", ".join(name for name in schema.names if name not in own)
     if not _made_up(data) or not names:
         return []
-    whose = "other users' rows" if config.split.canaries_only else "rows set aside of audited users, held out or not"
-    return [f"form: canary rows take {names} from {whose}: leave out columns that name or describe people"]
+    whose = "other users' rows" if config.split.canaries_only else "rows set aside from audited users, members or not"
+    return [f"form: canary rows copy {names} from {whose}: leave out columns that name or describe people"]
 
 
 def _left_out(source: TrainingSet) -> list[str]:
     others = [name for name in source.splits() if name != source.split and name not in source.copied_splits]
-    return [f"splits left out: {', '.join(others)} (copied_splits names those to copy)"] if others else []
+    return [f"splits left out: {', '.join(others)} (list splits to copy in copied_splits)"] if others else []

@@ -35,12 +35,12 @@ _ROWS_AT_ONCE = 1000
 
 @dataclass(frozen=True)
 class Described:
-    """The models of an audit, for the record.
+    """The models of an audit, as the record describes them.
 
     Attributes:
         reference: the primary reference model.
-        per_text: whether the models have different tokens, which means that they are compared per text.
-        added: addition to the scoring rule for a model behind an endpoint.
+        per_text: whether the models have different tokens, so the audit compares whole texts.
+        added: sentence that the scoring rule adds for a model behind an endpoint.
     """
 
     target: ModelFacts
@@ -58,13 +58,13 @@ def planted_body(
     facts: PlantedFacts,
     measures: dict[str, dict[str, Any]],
 ) -> Body:
-    """Return the body: everything that the audit found.
+    """Return the body of the record, with all results of the audit.
 
     Args:
-        asked: the part of the call that the record keeps.
+        asked: the part of the call that the record stores.
         judged: results from scores and coins.
-        facts: facts about the training set and the conditions.
-        measures: facts of the measures, by name.
+        facts: facts about the training set and the conditions of certified statements.
+        measures: facts of each measure, by name.
     """
     return Body(
         **dict(judged.results),
@@ -91,11 +91,11 @@ def planted_body(
 def planted_facts(
     manifest: Manifest, look: Look, declared_by: str | None, conditions: Sequence[Condition], evidence: PlantedEvidence
 ) -> PlantedFacts:
-    """Return the record's facts about the training set and the conditions.
+    """Return the record's facts about the training set and the conditions of certified statements.
 
     Args:
-        declared_by: name of the person who declares what heldin cannot see; None: nobody.
-        conditions: conditions of certified statements.
+        declared_by: name of the person who declares what heldin cannot observe; None: nobody declares it.
+        conditions: the conditions of certified statements.
     """
     return PlantedFacts(
         planted=manifest.created,
@@ -147,16 +147,16 @@ def counts_of_log(
     length: int,
     reporter: Reporter,
 ) -> tuple[TrainingCounts | None, Reason | None]:
-    """Compare the sequences that the log lists with the rows of the planted set.
+    """Compare the sequences in the log with the rows of the planted set.
 
     Args:
         model: the audited model; None if its weights are not on this machine.
         tokenizer: tokenizer of the reference model.
-        late: digests of texts in which training need not see a scored token.
-        length: number of tokens of a row that training must see.
+        late: digests of texts whose scored tokens training need not read.
+        length: number of tokens of a row that training must read.
 
     Returns:
-        The counts; or None, and why no log is usable.
+        The counts, and None; or None, and the reason why no log is usable.
     """
     try:
         starts = read_log(log)

@@ -1,4 +1,4 @@
-"""A callback for transformers' Trainer and TRL that logs the sequences given to a training on a planted set."""
+"""A callback for transformers' Trainer and TRL that logs the sequences that a training gives the model."""
 
 import contextlib
 import functools
@@ -13,18 +13,18 @@ from heldin.planting.watching import Watch
 
 
 class AuditCallback(TrainerCallback):  # type: ignore[misc]
-    """Log every sequence that the model is given in training, and the weights of each checkpoint.
+    """Log every sequence that the model gets in training, and the weights of each checkpoint.
 
-    Use ``Trainer(..., callbacks=[heldin.AuditCallback("planted")])``, or the same argument of TRL's trainers. From the
-    log ``heldin audit-planted`` checks what the signing person would otherwise declare. A resumed training adds to the
-    log. For a custom training loop use ``heldin.watch_training``.
+    Use ``Trainer(..., callbacks=[heldin.AuditCallback("planted")])``, or the same argument of TRL's trainers. With the
+    log, ``heldin audit-planted`` checks facts that the signing person would otherwise have to declare. A resumed
+    training adds to the log. For a custom training loop use ``heldin.watch_training``.
 
-    The log has the labels that the model is given. If the trainer computes the loss outside the model (label smoothing,
-    ``compute_loss_func``, a custom ``compute_loss``), the log has the labels of its batch, or of the loss.
+    The log has the labels that the model gets. If the trainer computes the loss outside the model (label smoothing,
+    ``compute_loss_func``, a custom ``compute_loss``), the log has the labels of the batch or of the loss function.
 
     Args:
         planted: the folder that ``heldin plant`` wrote, or a copy of its ``manifest.json`` and ``training``.
-        log: folder of the log; None: ``training-log`` in ``planted``, where the audit looks for it.
+        log: folder of the log; None: ``training-log`` in ``planted``, where the audit searches for the log.
 
     Raises:
         InputError: the folder has no manifest or training set, or the training set does not match the manifest.
@@ -38,7 +38,7 @@ class AuditCallback(TrainerCallback):  # type: ignore[misc]
         """Begin a segment of the log.
 
         Args:
-            *trainer: the Trainer's arguments, state and control, as for every event.
+            *trainer: the Trainer's arguments, state and control, as in every event.
             **kwargs: contains the model and the tokenizer (``processing_class``).
         """
         args, state, _ = trainer
@@ -60,14 +60,15 @@ class AuditCallback(TrainerCallback):  # type: ignore[misc]
         self._watch.checkpoint(state.global_step, state.epoch, kwargs.get("model"))
 
     def on_train_end(self, *trainer: Any, **kwargs: Any) -> None:
-        """Log the weights at the end; see ``on_train_begin``."""
+        """Log the weights at the end of training; see ``on_train_begin``."""
         self.on_save(*trainer, **kwargs)
         self._hooks.close()
         self._watch.stop()
 
 
 def _running_trainer() -> Trainer | None:
-    """Return the Trainer that calls this callback: an event gets the Trainer's parts, but not the Trainer."""
+    """Return the Trainer that calls this callback. An event receives parts of the Trainer, but not the Trainer
+    itself."""
     frame = sys._getframe(1)
     while frame is not None:
         if isinstance(caller := frame.f_locals.get("self"), Trainer):
@@ -77,10 +78,10 @@ def _running_trainer() -> Trainer | None:
 
 
 def _see_labels(trainer: Trainer, watch: Watch, hooks: contextlib.ExitStack) -> None:
-    """Let the watch see the labels of each batch, and the labels of a loss that is computed outside the model.
+    """Give the watch the labels of each batch, and the labels of a loss function outside the model.
 
     Args:
-        hooks: receives the functions that restore the trainer.
+        hooks: stack that receives functions which undo the changes to the trainer.
     """
     compute_loss = trainer.compute_loss
 

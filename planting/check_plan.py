@@ -1,4 +1,4 @@
-"""``heldin plant --check``: reports everything that would stop a planting, and what the audit could certify."""
+"""``heldin plant --check``: report every problem that would stop a planting, and what the audit could certify."""
 
 import tempfile
 from collections.abc import Mapping
@@ -30,13 +30,13 @@ class CheckedPlan:
     """The result of a check.
 
     Attributes:
-        problems: problems that would stop the planting, one line each; may be empty.
-        rows: number of usable rows; None if the training set could not be read.
-        late_rows: number of rows without a scored token inside the length limit.
-        audited: number of real users who would be audited.
-        canaries: number of canary users to plant; each of their rows has a scored token inside the length limit.
+        problems: one line for each problem that would stop the planting; may be empty.
+        rows: number of usable rows; None if the training set is unreadable.
+        late_rows: number of rows without a scored token within the length limit.
+        audited: number of real users whom the audit would include.
+        canaries: number of canary users to plant. Each of their rows has a scored token within the length limit.
         primary_attack: name of the attack that would be judged.
-        lines: lines for the user on the cost, and on what the audit could certify.
+        lines: lines for the user about the price, and about what the audit could certify.
     """
 
     problems: tuple[str, ...]
@@ -53,7 +53,7 @@ class CheckedPlan:
 
 
 def check_plan(config: PlantConfig, reporter: Reporter) -> CheckedPlan:
-    """Check file and plan without drawing a coin; nothing is written outside the cache."""
+    """Check the training set and the plan without drawing a coin. Writes nothing outside the cache."""
     try:
         require_readable(config)
         base = reference_model(config)
@@ -79,12 +79,12 @@ def check_plan(config: PlantConfig, reporter: Reporter) -> CheckedPlan:
 
 
 def lines(plan: CheckedPlan) -> list[str]:
-    """Return the result as lines for a terminal."""
-    late = f", {plan.late_rows:,} of them without a scored token inside the length limit" if plan.late_rows else ""
+    """Return the result as lines for the terminal."""
+    late = f", {plan.late_rows:,} of them without a scored token within the length limit" if plan.late_rows else ""
     return [
         f"training set: {plan.rows or 0:,} rows{late}",
         f"audited: {counted(plan.audited, 'real user')} and {counted(plan.canaries, 'canary user')}",
-        "canary rows: each has a scored token inside the length limit",
+        "canary rows: each has a scored token within the length limit",
         f"primary attack: {plan.primary_attack}",
         *plan.lines,
         "nothing was drawn or written",
@@ -93,11 +93,11 @@ def lines(plan: CheckedPlan) -> list[str]:
 
 @dataclass(frozen=True)
 class _Check:
-    """A planting, up to the coins.
+    """A planting that stops before the coins.
 
     Attributes:
         folder: temporary folder.
-        problems: receives a line per problem.
+        problems: list that receives one line per problem.
     """
 
     config: PlantConfig
@@ -108,7 +108,8 @@ class _Check:
     problems: list[str]
 
     def records(self) -> Copied | None:
-        """Copy the records, and note bad rows and columns that identify people; return None if no row is usable."""
+        """Copy the records, and add problems with bad rows and with columns that identify people. None if no row is
+        usable."""
         columns = self.config.columns
         telling = telling_of(
             self.config,
@@ -122,7 +123,7 @@ class _Check:
         counts = {OnBadRows.SKIP: 0, OnBadRows.SKIP_EMPTY: kept.skipped.unusable, OnBadRows.STRICT: kept.skipped.rows}
         if refused := counts[self.config.bad_rows]:
             self.problems.append(
-                f"{counted(refused, 'row')} cannot be used, the first: {kept.skipped.first}. Correct these rows, or"
+                f"{counted(refused, 'row')} cannot be used. The first one: {kept.skipped.first}. Correct these rows, or"
                 " leave them out with --skip-bad-rows"
             )
         if telling is not None:
@@ -133,7 +134,7 @@ class _Check:
         return kept
 
     def unseen(self) -> int:
-        """Return the number of rows in the sample of ``unseen``, and note problems with its file."""
+        """Return the number of rows in the sample of ``unseen``, and add problems with its file."""
         try:
             return sum(1 for _ in unseen_rows(self.config, self.source))
         except InputError as error:
@@ -141,8 +142,8 @@ class _Check:
             return 0
 
     def layout(self, kept: Copied) -> tuple[Layout, Mapping[str, Canary]] | None:
-        """Return who would be audited, and the canary users; note the reason and return None if the layout is
-        impossible."""
+        """Return the planned layout and the canary users. If the layout is impossible, add the reason and return
+        None."""
         run = self.config.run_config(self.folder / "ledger" / CORPUS)
         try:
             corpus = corpus_of(self.config, run, self.reporter)

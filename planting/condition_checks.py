@@ -1,6 +1,6 @@
-"""The conditions of a certified audit of somebody else's training, and the evidence for each.
+"""The conditions for certified statements about somebody else's training, and the evidence for each condition.
 
-Measurements decide: a condition that the log or the positive control contradicts is not met, whoever signs.
+Measurements decide: if the log or the positive control contradicts a condition, it is not met, whoever signs.
 """
 
 from collections.abc import Sequence
@@ -48,12 +48,12 @@ class PlantedEvidence:
     """The audit's evidence about a training.
 
     Attributes:
-        training: counts of what the model was given, from its log; None if there is no usable log.
-        fault: why there is no usable log; None if there is one, or none was expected.
+        training: counts of what the model was given, from the log; None if no log is usable.
+        fault: reason why no log is usable; None if one is usable, or none was expected.
         control: whether planted rows had an effect; None without canary users.
-        form: how canary rows differ from real rows by text alone, which contradicts no condition; None without canary
-            users.
-        other_base: whether the model is an adapter on a model other than the plan's reference; logs do not record the
+        form: how well text alone distinguishes canary rows from real rows, which contradicts no condition; None without
+            canary users.
+        other_base: whether the model is an adapter on a base other than the plan's reference. Logs do not record the
             base.
     """
 
@@ -72,13 +72,12 @@ def conditions_of(
     evidence: PlantedEvidence,
     served: EndpointFacts | None = None,
 ) -> list[Condition]:
-    """Return every condition (docs/theory.md#conditions-of-one-run), as far as folder, log and signature show whether
-    it holds.
+    """Return every condition (docs/theory.md#conditions-of-one-run), with the evidence from folder, log and signature.
 
     Args:
-        planted: the folder that ``heldin plant`` wrote, already read, with its coins drawn again.
-        declared_by: name of the person who declares what heldin cannot see; None: nobody.
-        served: how a model behind an endpoint was reached; None: the model was loaded on this machine.
+        planted: the folder that ``heldin plant`` wrote; it was already read, and its coins were drawn again.
+        declared_by: name of the person who declares what heldin cannot observe; None: nobody declares it.
+        served: facts about the endpoint of the model; None: the model was loaded on this machine.
     """
     of_examples = any(parse_claim_of(text).of_examples for text in look.claims)
     paid = look.number <= manifest.looks
@@ -101,7 +100,7 @@ def conditions_of(
 
 
 def found_changed(conditions: Sequence[Condition]) -> bool:
-    """Return whether the training set exists, but differs from what heldin wrote."""
+    """Return whether the training set exists but is no longer as heldin wrote it."""
     return any(
         condition.name is ConditionName.SET_UNCHANGED
         and condition.reasons == [Reason.SET_CHANGED]
@@ -111,8 +110,8 @@ def found_changed(conditions: Sequence[Condition]) -> bool:
 
 
 def as_seen(before: Sequence[Condition], now: Sequence[Condition]) -> list[Condition]:
-    """Return the current conditions, with an earlier audit's finding on a training set that has since been moved
-    away."""
+    """Return the current conditions. If the training set has since been moved away, keep an earlier audit's finding on
+    it."""
     kept = next((c for c in before if c.name is ConditionName.SET_UNCHANGED and c.known_by is not Known.DECLARED), None)
     return [kept if kept is not None and _set_is_gone(condition) else condition for condition in now]
 
@@ -140,7 +139,7 @@ def _unchanged(planted: Path, manifest: Manifest, look: Look, declared_by: str |
 
 
 def _given(manifest: Manifest, declared_by: str | None, evidence: PlantedEvidence) -> Condition:
-    """Return whether the model was given every row and nothing else: from a usable log, else as declared."""
+    """Return whether the model was given every row and nothing else, by a usable log or else by declaration."""
     name, counts = ConditionName.GIVEN_EVERY_ROW, evidence.training
     if counts is None:
         # Absent and of another model: not counted as evidence where none was promised.
@@ -171,7 +170,7 @@ def _given(manifest: Manifest, declared_by: str | None, evidence: PlantedEvidenc
 
 
 def _weighted_alike(declared_by: str | None, evidence: PlantedEvidence) -> Condition:
-    """Return whether all rows were treated alike: as declared, unless the log or the positive control contradicts
+    """Return whether training treated all rows alike: as declared, unless the log or the positive control contradicts
     it."""
     name, wrong, counts = ConditionName.WEIGHTED_ALIKE, list[Reason](), evidence.training
     if counts is not None and counts.loss_share_canaries is not None and counts.loss_share_others is not None:
@@ -207,7 +206,7 @@ def _one_example(declared_by: str | None, evidence: PlantedEvidence) -> Conditio
 
 
 def _counted(*counts: tuple[Reason, int | None]) -> list[Reason]:
-    """Return the reasons with a count above 0. For an unknown count, another reason reports what was not seen."""
+    """Return the reasons with a count above 0. If a count is unknown, another reason reports what the log lacks."""
     return [reason for reason, count in counts if count]
 
 

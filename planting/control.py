@@ -1,6 +1,6 @@
 """The positive control: losses of sampled rows under the audited model and the reference, by digest of the text.
 
-``unseen`` rows are in no training, such as a test set. They show what the model learned from the trained rows.
+``unseen`` rows are in no training, for example rows of a test set. Comparison with them shows what the model learned.
 """
 
 import json
@@ -40,13 +40,14 @@ _FIRST = 20 * MOST_ROWS  # rows from which the sample is drawn
 
 @dataclass(frozen=True)
 class Control(Measure[dict[str, float]]):
-    """The audited model's loss subtracted from the reference's, for each text of a sample, nats per token.
+    """The reference's loss minus the audited model's, for each text of a sample, in nats per token.
 
-    The mean is over the counted tokens that training sees. Values are keyed by the digest of the text.
+    Each loss is a mean over the counted tokens that training reads. The digest of the text is the key of its value.
 
     Attributes:
-        length: number of tokens of a row that training sees.
-        noticed_from: AUROC from which, by the plan, the control notices filters; None: it notices them at no AUROC.
+        length: number of tokens of a row that training reads.
+        noticed_from: lowest AUROC of real rows for which the plan expects the control to notice filters; None: it never
+            does.
     """
 
     name = "control"
@@ -86,11 +87,11 @@ class Control(Measure[dict[str, float]]):
         return {"text": list(values), "gain": list(values.values())}
 
     def values(self, table: pa.Table) -> dict[str, float]:
-        """Return the gains in a table."""
+        """Return the gains from a table."""
         return dict(zip(table["text"].to_pylist(), table["gain"].to_pylist(), strict=True))
 
     def facts(self, values: dict[str, float], member: Mapping[str, bool]) -> ControlFacts:
-        """Return whether canary rows were learned like other trained rows."""
+        """Return whether the model learned canary rows like other trained rows."""
         sample = self.sample
         return positive_control(
             _gains_of(values, sample.trained),
@@ -102,14 +103,14 @@ class Control(Measure[dict[str, float]]):
 
 
 def _mean(logprobs: npt.NDArray[np.float32], tokens: Tokens, length: int) -> np.float32:
-    """Return the mean over the counted tokens among the first ``length`` tokens."""
+    """Return the mean log-probability of the counted tokens among the first ``length`` tokens."""
     seen = logprobs[:length]
     mean: np.float32 = (seen if tokens.counted is None else seen[tokens.counted[:length]]).mean()
     return mean
 
 
 class ControlSample:
-    """The documents of the control, which follow from the ledger.
+    """The documents of the control, which the ledger determines.
 
     A real text counts as trained if it is in exactly one row of the planted set, and as untrained if it is in none.
 
@@ -150,7 +151,7 @@ class ControlSample:
         return [document for document in documents if text_digest(document.text) not in self._late][:MOST_ROWS]
 
     def documents(self) -> list[Document]:
-        """Return a document for every text of the sample."""
+        """Return one document for each distinct text of the sample."""
         canaries = (document for documents in self._of_canaries.values() for document in documents)
         by_text: dict[str, Document] = {}
         for document in (*self.trained, *self.untrained, *canaries):
@@ -188,7 +189,7 @@ def unseen_rows(config: PlantConfig, source: TrainingSet) -> Iterator[Document]:
 
 
 def write_unseen(documents: Sequence[Document], ledger: Path) -> str:
-    """Write the documents to the folder of secrets, and return the file's hash."""
+    """Write the documents to the folder of secrets, and return the hash of the file."""
     write_text(ledger / _FILE, json.dumps([asdict(document) for document in documents]), private=True)
     return file_sha256(ledger / _FILE)
 

@@ -1,14 +1,13 @@
-"""Compare the sequences that a model got in training with the rows of its planted training set, and count reads per
-row.
+"""Compare the sequences that training gave a model with the rows of the planted training set, and count reads per row.
 
-A read with unseen labels says nothing about the loss. Such reads are counted, but left out of every count of losses.
+A read whose labels were not seen shows nothing about the loss. Such reads are counted, but not in any count of losses.
 
-Rows are compared by their tokens, as the reference's tokenizer makes them. A row that a trainer cuts is recognised by
-its remaining tokens: the first tokens, the last tokens, or consecutive pieces.
+Rows are compared by their tokens, made by the reference's tokenizer. A row that a trainer cuts is recognised by its
+remaining tokens: the first tokens, the last tokens, or consecutive pieces.
 
-If rows were joined and cut at one length, without a mark at the end of a row, no row can be recognised. The first and
-last tokens of a sequence still lie within some row as a rule. How often they lie within a canary user's row follows
-from the number of the canary users' tokens.
+If rows were joined and cut at one length without a mark at the end of each row, no row can be recognised. But the first
+and last tokens of a sequence are usually inside some row. The canary users' share of all tokens determines how often
+they are expected inside a canary user's row.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -29,7 +28,8 @@ Grams = NDArray[np.uint64]
 
 
 def grams_of(tokens: Sequence[int]) -> Grams:
-    """Return a hash of each run of ``GRAM`` tokens, shape (tokens - GRAM + 1,), or (0,) if there are fewer tokens."""
+    """Return a hash of each run of ``GRAM`` tokens, shape (tokens - GRAM + 1,); shape (0,) if there are fewer
+    tokens."""
     if len(tokens) < GRAM:
         return np.zeros(0, dtype=np.uint64)
     values = np.asarray(tokens, dtype=np.uint64) + np.uint64(1)
@@ -43,9 +43,9 @@ def joined_rows(edges: Grams, canary: Sequence[Grams], other: Sequence[Grams], t
 
     Args:
         edges: hashes of the first and the last tokens of each distinct sequence.
-        canary: hashes of each canary row, see ``grams_of``.
-        other: hashes of each real row, see ``grams_of``.
-        tokens: number of tokens of all rows.
+        canary: hashes of each canary row; see ``grams_of``.
+        other: hashes of each real row; see ``grams_of``.
+        tokens: number of tokens in all rows.
     """
     mine = np.concatenate(canary) if canary else np.zeros(0, dtype=np.uint64)
     others = np.concatenate(other) if other else np.zeros(0, dtype=np.uint64)
@@ -77,8 +77,8 @@ class PlantedRow:
 
     Attributes:
         tokens: tokens of the row's text, without special tokens.
-        user: name of the user who wrote it.
-        required: whether training must count a loss on the row: some scored token is inside the length limit.
+        user: name of the user who wrote the row.
+        required: whether training must count a loss on the row, because a scored token is within the length limit.
         canary: whether the user is a canary user.
     """
 
@@ -90,23 +90,23 @@ class PlantedRow:
 
 @dataclass(frozen=True)
 class _Rows:
-    """All rows, as arrays of shape (rows,).
+    """All rows as arrays of shape (rows,).
 
     Attributes:
         keys: hash of each row's own tokens, cut at the longest sequence.
         texts: hash of all own tokens of each row.
-        ends_read: hash of the last own tokens of a cut row, as many as the longest sequence has; ``keys`` for other
-            rows.
+        ends_read: for a cut row, hash of its last own tokens, as many as the longest sequence has; otherwise the value
+            in ``keys``.
         tokens: number of own tokens of each row, at most the length of the longest sequence.
         cut: whether a row has more tokens than the longest sequence.
         required: see ``PlantedRow``.
         canary: whether a canary user wrote the row.
         user: number of each row's user, from 0.
         pieces: sorted hashes of the pieces of all rows longer than the longest sequence, shape (pieces,).
-        short: for each row that was cut below the length limit, the hashes of its pieces, per way of cutting up to that
-            limit.
-        all_tokens: number of tokens of all rows, uncut.
-        grams: hashes of runs of tokens of each row, and whether it is a canary user's row; empty if they are not
+        short: for each row that was cut below the length limit, the hashes of its pieces up to that limit, for each way
+            of cutting.
+        all_tokens: number of tokens in all rows before cutting.
+        grams: for each row, hashes of its runs of tokens, and whether it is a canary user's row; empty if not needed.
             needed.
     """
 
@@ -125,14 +125,14 @@ class _Rows:
 
 
 def count_given(history: History, rows: Iterable[PlantedRow], length: int) -> TrainingCounts:
-    """Compare the sequences that the model was given with the rows.
+    """Compare the sequences that the model was given with the rows, and count.
 
-    Rows that are equal after cutting share their reads. Every count of missing rows is a lower limit.
+    Rows that are equal after cutting share their reads. The true number of missing rows is at least the counted number.
 
     Args:
         history: the logged reads.
         rows: rows of the planted training set.
-        length: number of tokens that training must see of a row, or all tokens of a shorter row.
+        length: number of tokens of a row that training must read; of a shorter row, all tokens.
     """
     reads = history.reads
     longest = int(reads["tokens"].max(initial=0))
@@ -196,14 +196,14 @@ def count_given(history: History, rows: Iterable[PlantedRow], length: int) -> Tr
 
 @dataclass(frozen=True)
 class _Totals:
-    """Reads by key, shape (keys,).
+    """Reads for each key, as arrays of shape (keys,).
 
     Attributes:
         labelled: number of reads whose labels were seen.
         bearing: number of reads with a loss.
         share: share of the tokens of labelled reads that have a loss; 0 without such reads.
-        place: mean place of the reads in the training; NaN without reads.
-        last: place of the last read; NaN without reads.
+        place: mean position of the reads in the training; NaN without reads.
+        last: position of the last read; NaN without reads.
     """
 
     reads: NDArray[np.int64]
@@ -238,11 +238,11 @@ def _totals(history: History, keys: NDArray[np.bytes_]) -> _Totals:
 
 
 def _order(totals: _Totals, sizes: NDArray[np.int64], members: NDArray[np.int64], table: _Rows) -> ReadingOrder | None:
-    """Compare when canary users' rows and other rows were given; return None for too few users.
+    """Compare when training read canary users' rows and when it read other rows; None if there are too few users.
 
     Args:
         totals: reads by key.
-        sizes: number of rows of each key. Rows that share a key are left out: nobody knows which was read when.
+        sizes: number of rows with each key. Rows that share a key are ignored, because their reads cannot be separated.
         members: key of each row.
         table: the rows.
     """
@@ -268,10 +268,10 @@ def _order(totals: _Totals, sizes: NDArray[np.int64], members: NDArray[np.int64]
 def _earlier(
     mine: NDArray[np.float64], others: NDArray[np.float64], my_users: NDArray[np.int64], users: NDArray[np.int64]
 ) -> tuple[float, float]:
-    """Return how often one of mine comes before one of the others, and the difference from 1/2 in standard errors.
+    """Return how often one of mine precedes one of the others, and the difference from 1/2 in standard errors.
 
-    The rows of a user may be kept together, so the standard error is the one for clustered data (Obuchowski 1997), or
-    the error at chance if that is larger.
+    A user's rows may be consecutive, so the standard error is for clustered data (Obuchowski 1997). If the standard
+    error at chance is larger, that one is used.
     """
     first, second = placements(-mine, -others)
     area = float(first.mean())
@@ -286,8 +286,7 @@ def _between_users(deviations: NDArray[np.float64], users: NDArray[np.int64]) ->
 
 
 def _others(reads: Reads, keys: NDArray[np.bytes_], table: _Rows) -> tuple[int, int]:
-    """Return the number of reads that match no row or piece of a row, and of reads that match a further piece of a
-    row."""
+    """Return two numbers: reads that match neither a row nor a piece, and reads that match a later piece of a row."""
     rest = reads["hash"][~np.isin(reads["hash"], keys)]
     rest = rest[~np.isin(rest, table.ends_read)]
     pieces = np.isin(rest, table.pieces)
@@ -295,7 +294,7 @@ def _others(reads: Reads, keys: NDArray[np.bytes_], table: _Rows) -> tuple[int, 
 
 
 def _passes(reads: NDArray[np.int64], sizes: NDArray[np.int64], epochs: float | None) -> int:
-    """Return a lower limit on how often the whole set was read; 1 if it was not read as a whole."""
+    """Return a lower limit on the number of passes over the whole set; 1 if no full pass is certain."""
     alone = reads[(sizes == 1) & (reads > 0)]
     if not alone.size:
         return 1
@@ -307,7 +306,7 @@ def _passes(reads: NDArray[np.int64], sizes: NDArray[np.int64], epochs: float | 
 def _shared_out(
     reads: NDArray[np.int64], sizes: NDArray[np.int64], members: NDArray[np.int64], passes: int
 ) -> NDArray[np.int64]:
-    """Distribute the reads of each key over its rows: as many rows as were read once in each pass, shape (rows,)."""
+    """Distribute the reads of each key over as many of its rows as one read per row and pass needs, shape (rows,)."""
     rows_read = np.minimum(sizes, -(-reads // passes))
     order = np.argsort(members, kind="stable")
     first = np.concatenate([[0], np.cumsum(sizes)[:-1]])
@@ -318,15 +317,14 @@ def _shared_out(
 
 
 def _differing(members: NDArray[np.int64], texts: NDArray[np.bytes_]) -> NDArray[np.bool_]:
-    """Return for each row whether a row with the same key has another text."""
+    """Return, for each row, whether another row with the same key has a different text."""
     distinct, number = np.unique(texts, return_inverse=True)
     ways = np.bincount(np.unique(members * len(distinct) + number) // max(1, len(distinct)))
     return ways[members] > 1
 
 
 def _joined(reads: Reads, foreign: int, table: _Rows) -> JoinedRows | None:
-    """Return what the ends show, if the sequences look like rows that were joined and cut, so that no whole row is
-    left."""
+    """Return what the ends of sequences show. None unless the sequences look like rows that were joined and cut."""
     if not foreign or foreign < _UNKNOWN * len(reads) or not _has_one_length(reads):
         return None
     # Of the same joined rows in each epoch, once.
@@ -398,9 +396,9 @@ def _table(rows: Iterable[PlantedRow], ends: frozenset[int], longest: int, lengt
 def _pieces(
     own: Sequence[int], ends: frozenset[int], longest: int, first: int | None = None
 ) -> Iterator[Iterator[bytes]]:
-    """Yield hashes of the pieces of a long row cut at one length, without and with a start token.
+    """Yield hashes of the pieces of a long row that is cut at one length, once without and once with a start token.
 
-    If ``first`` is given, only pieces that begin in the first ``first`` tokens.
+    With ``first``, only pieces that begin within the first ``first`` tokens.
     """
     for early in (0, 1):
         begins = [0, *range(longest - early, len(own), longest)]

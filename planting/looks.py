@@ -1,4 +1,4 @@
-"""The looks at models for which a planted training set was used, kept in its folder of secrets."""
+"""The looks at models that a planted training set was used for. The list of looks is in the set's folder of secrets."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -14,13 +14,13 @@ LOOKS = "looks.json"
 
 @dataclass(frozen=True)
 class Look:
-    """One look at a model, and the claims that were tested on it.
+    """One look at a model, with the claims that it tested.
 
     Attributes:
-        number: number of the look, from 1.
+        number: number of the look, starting at 1.
         model: fingerprint of the audited model.
         claims: the claims as the user wrote them.
-        beside: precision of the reference, if no fingerprint of the model contains it; None: float32.
+        beside: precision of the reference, if the model's fingerprint does not contain it; None: float32.
     """
 
     number: int
@@ -30,12 +30,12 @@ class Look:
 
 
 def look_at(out: Path, model: str, claims: Sequence[str], beside: str | None = None) -> Look:
-    """Return an earlier look at the same model with the same claims, or else the next look, which is not yet written.
+    """Return an earlier look at this model with these claims. Otherwise return the next look, without writing it.
 
     Args:
         model: fingerprint of the audited model.
         claims: the claims as the user wrote them.
-        beside: precision of the reference, if no fingerprint of the model contains it; None: float32.
+        beside: precision of the reference, if the model's fingerprint does not contain it; None: float32.
 
     Raises:
         InputError: the list of looks was changed, or lacks a look whose audit is in the folder.
@@ -44,14 +44,15 @@ def look_at(out: Path, model: str, claims: Sequence[str], beside: str | None = N
     audits = [int(path.parent.name) for path in out.glob("audits/*/record.json") if path.parent.name.isdigit()]
     if max(audits, default=0) > len(taken):
         raise InputError(
-            f"'{_path(out)}' does not list look {max(audits)}, although this audit is in the folder: restore it"
+            f"'{_path(out)}' does not list look {max(audits)}, although the audit of this look is in the folder:"
+            " restore it"
         )
     now = Look(len(taken) + 1, model, tuple(claims), beside)
     return next((look for look in taken if replace(look, number=now.number) == now), now)
 
 
 def write_look(look: Look, out: Path) -> None:
-    """Note a look in the secrets, unless it is there already. Call it before scores meet coins."""
+    """Add a look to the list, unless it is already there. Call this function before scores are joined with coins."""
     kept = _read(out)
     if look in _looks(kept):
         return
@@ -61,12 +62,12 @@ def write_look(look: Look, out: Path) -> None:
 
 
 def served_models(out: Path) -> dict[str, bool]:
-    """Return for each model behind an endpoint, by name, whether all its scores come from one model."""
+    """Return, by name of each model behind an endpoint, whether a single model gave all its scores."""
     return dict(_read(out)["served"])
 
 
 def note_served(name: str, out: Path, *, whole: bool) -> None:
-    """Note a model behind an endpoint before it is scored, or that it changed during scoring (not ``whole``)."""
+    """Record a model behind an endpoint before it is scored, or that it changed during scoring (``whole`` false)."""
     kept = _read(out)
     _write({**kept, "served": {**kept["served"], name: whole}}, out)
 
@@ -77,7 +78,7 @@ def looks_that_saw_a_change(out: Path) -> list[int]:
 
 
 def note_change(look: Look, out: Path) -> None:
-    """Note that a look found the training set changed, so the finding remains after the file is deleted."""
+    """Record that a look found the training set changed, so the finding remains after somebody deletes the set."""
     kept = _read(out)
     if look.number not in kept["changed"]:
         _write({**kept, "changed": [*kept["changed"], look.number]}, out)

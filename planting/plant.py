@@ -1,6 +1,6 @@
 """``heldin plant``: draw coins, plant canary users, and write the training set for somebody else's trainer.
 
-Rows are written under other names and ids, each with a key that decides its place.
+Rows get new names and ids. A keyed hash of each row decides its position.
 """
 
 import functools
@@ -67,21 +67,21 @@ _PREFERRED = ("likelihood-ratio", "likelihood-ratio-per-token", "loss", "zlib", 
 
 
 def plant(config: PlantConfig, out: Path, reporter: Reporter) -> Manifest:
-    """Plant in ``out``, or resume what a call with the same config began there.
+    """Plant in ``out``, or continue a planting that a call with the same config began there.
 
     Args:
-        config: everything about the planting and the audit.
-        out: the folder, with training set and manifest to hand on, and secrets to keep.
+        config: all settings of the planting and the audit.
+        out: folder that receives the training set and manifest, to hand on, and the secrets, to keep.
 
     Raises:
-        InputError: the training set or the model cannot be used, or ``out`` contains something else.
+        InputError: the training set or the model is unusable, or ``out`` contains something else.
     """
     require_readable(config)
     require_not_purged(out)
     if (out / MANIFEST).is_file():
         with one_process_at_a_time(out):
             _take_folder(_with_attack_of(config, out), out)
-            reporter.say(f"planted before in '{out}': heldin draws and writes nothing again")
+            reporter.say(f"'{out}' is already planted: heldin draws and writes nothing")
             return read_planted(out)[1]
     base = reference_model(config)
     source = training_set(config, base.tokenizer)
@@ -124,7 +124,7 @@ def plant(config: PlantConfig, out: Path, reporter: Reporter) -> Manifest:
 
 
 def require_readable(config: PlantConfig) -> None:
-    """Raise InputError if model, training set or kind of training set does not exist, or the set lacks a column."""
+    """Raise InputError if model, training set or its kind does not exist, or the set lacks a column."""
     require_model(config.reference)
     if not config.training.exists():
         raise InputError(f"there is no training set '{config.training}': give a file or folder as 'training'")
@@ -132,7 +132,7 @@ def require_readable(config: PlantConfig) -> None:
 
 
 def reference_model(config: PlantConfig) -> LanguageModel:
-    """Load the primary reference model. Raises InputError if any reference cannot do what the audit needs."""
+    """Load the primary reference model. Raises InputError if a reference is unsuitable for the audit."""
     # What the audit will need of models is checked now: after a training it is too late. One at a time.
     for name in further_references(config):
         _require_scores_of(load_language_model(name, precision=config.attack.precision))
@@ -143,12 +143,13 @@ def reference_model(config: PlantConfig) -> LanguageModel:
 
 
 def with_attack(config: PlantConfig, source: TrainingSet, base: LanguageModel, reporter: Reporter) -> PlantConfig:
-    """Return the config with a primary attack: the config's own, or one that text length affects little.
+    """Return the config with a primary attack: the config's own, or an attack whose score depends little on text
+    length.
 
     Args:
-        config: config of the planted set, before any coin.
-        source: the training set, whose rows are scored.
-        reporter: receives a line that names the chosen attack and the reason.
+        config: config of the planted set before any coin is drawn.
+        source: the training set; some of its rows are scored.
+        reporter: receives a line with the chosen attack and the reason.
     """
     if "primary" in config.attack.model_fields_set:
         return config
@@ -165,7 +166,8 @@ def with_attack(config: PlantConfig, source: TrainingSet, base: LanguageModel, r
 
 
 def _with_attack_of(config: PlantConfig, out: Path) -> PlantConfig:
-    """Return the config with the primary attack chosen when the folder was begun, unless the config sets it."""
+    """Return the config with the primary attack that the first call in this folder chose, unless the config sets
+    one."""
     if "primary" in config.attack.model_fields_set or not (out / CONFIG).is_file():
         return config
     primary = read_plant_config(out).attack.primary
@@ -175,7 +177,7 @@ def _with_attack_of(config: PlantConfig, out: Path) -> PlantConfig:
 def _write_training_set(
     source: TrainingSet, data: RunData, out: Path, kept: Copied, seed: int, reporter: Reporter
 ) -> str:
-    """Write the planted training set, and return the hash of the content."""
+    """Write the planted training set, and return the hash of its content."""
     with reporter.track("writing", len(data.training_rows), "rows") as advance:
 
         def rows() -> Iterator[tuple[bytes, Row]]:
@@ -191,12 +193,12 @@ def _write_training_set(
 
 
 def _require_scores_of(lm: LanguageModel) -> None:
-    """Raise InputError for a model without a start token, or with unknown context length."""
+    """Raise InputError for a model without a start token, or with an unknown context length."""
     _ = lm.start_token, lm.context
 
 
 def _named(config: PlantConfig) -> dict[str, str | None]:
-    """Return column names by role, without the plain text's column if the text is in other columns."""
+    """Return column names by role. Omits the plain text's column if other columns contain the text."""
     plain = config.columns.messages is None and config.columns.prompt is None
     left_out = {"drop"} if plain else {"drop", "text"}
     columns: dict[str, str | None] = config.columns.model_dump(exclude_none=True, exclude=left_out)
@@ -205,11 +207,9 @@ def _named(config: PlantConfig) -> dict[str, str | None]:
 
 
 def _take_folder(config: PlantConfig, out: Path) -> None:
-    """Mark the folder as heldin's, or find what an earlier call began. Other files in the folder are not touched."""
+    """Mark the folder as heldin's, or find what an earlier call began. Does not touch other files in the folder."""
     if config.training.is_relative_to((out / TRAINING).resolve()):
-        raise InputError(
-            f"'{config.training}' is in the folder where the planted training set is written: choose another --out"
-        )
+        raise InputError(f"'{config.training}' is in the folder for the planted training set: choose another --out")
     finished = (out / MANIFEST).is_file()
     drawn = (out / "ledger" / "ledger.json").is_file()
     if not (out / "ledger" / SEAL).is_file():
@@ -237,9 +237,10 @@ def _take_folder(config: PlantConfig, out: Path) -> None:
 
 
 def length_correlations(config: PlantConfig, source: TrainingSet, base: LanguageModel) -> dict[str, float]:
-    """Return, for each attack, the rank correlation between score and text length, under the reference model.
+    """Return, for each attack, the rank correlation between score and text length under the reference model.
 
-    A likelihood ratio is taken to the reference's own likelihood, because length affects both likelihoods alike.
+    For a likelihood ratio, the correlation is that of the reference's likelihood, because length affects both
+    likelihoods alike.
     """
     rows = itertools.islice(source.rows(BadRows(OnBadRows.SKIP)), _FIRST)
     every = {
@@ -262,13 +263,15 @@ def length_correlations(config: PlantConfig, source: TrainingSet, base: Language
 
 
 def least_by_length(correlations: Mapping[str, float]) -> str:
-    """Return the first attack whose score hardly depends on length, else the one that depends on it least."""
+    """Return the first attack whose score hardly depends on text length, or else the attack with the least
+    dependence."""
     unmoved = (name for name, correlation in correlations.items() if abs(correlation) < LENGTH_DROWNS)
     return next(unmoved, min(correlations, key=lambda name: abs(correlations[name])))
 
 
 def form_facts(config: PlantConfig, data: RunData) -> FormFacts | None:
-    """Return how well text alone distinguishes canary rows from real rows, for any coins; None without canary users."""
+    """Return how well text alone distinguishes canary rows from real rows; None without canary users. Depends on no
+    coin."""
     if not data.canaries:
         return None
     key, corpus = seed_key(config.seed), data.corpus.store
@@ -294,13 +297,13 @@ def _nothing(scores: TokenScores) -> TokenScores:
 def planted_rows(
     source: TrainingSet, data: RunData, *, numbered: frozenset[str], seed: int
 ) -> Iterator[tuple[bytes, Row]]:
-    """Yield key and columns of every row to train on: real rows, with other names and ids, and canary users' rows.
+    """Yield key and columns of each row to train on: real rows under new names and ids, and canary users' rows.
 
-    All names of users and ids are replaced, and rows are sorted by a keyed hash, so neither reveals a canary user.
-    Coins decide only whether a row is written, not its content (docs/theory.md#conditions-of-one-run).
+    All user names and ids are replaced, and rows are sorted by a keyed hash, so neither reveals a canary user. Coins
+    decide only whether a row is written. They do not change its content (docs/theory.md#conditions-of-one-run).
 
     Args:
-        numbered: columns of users and ids in which all values are whole numbers; their new values are numbers, too.
+        numbered: columns of users or ids with only whole numbers; their new values are whole numbers too.
         seed: public seed.
     """
     corpus = data.corpus.store
@@ -335,10 +338,10 @@ def planted_rows(
 
 @dataclass(frozen=True)
 class _Names:
-    """New names and ids: keyed hashes, or numbers if the column has only numbers.
+    """New names and ids. They are keyed hashes, or numbers for a column with only numbers.
 
     Attributes:
-        data: users and the key of the coins.
+        data: the users, and the key of the coins.
         numbered: see ``planted_rows``.
     """
 
@@ -347,11 +350,11 @@ class _Names:
     numbered: frozenset[str]
 
     def key(self, record: str) -> bytes:
-        """Return the key that decides the place of a row, from the row's id."""
+        """Return the key that decides the position of a row, made from the row's id."""
         return self._digest("order of rows", record)
 
     def given(self, content: Row, row: int, user: str, record: str) -> Row:
-        """Return the content of a row under another user and id."""
+        """Return the content of a row under a new user name and id."""
         columns = self.source.columns
         new: Row = {**content} if columns.user is None else {**content, columns.user: self._users[user]}
         if columns.id is not None and columns.id in self.numbered:
@@ -370,8 +373,8 @@ class _Names:
 
     @functools.cached_property
     def _places(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """Return all rows, sorted, and the rank of each among all rows, so that no id depends on who else is held
-        in."""
+        """Return all rows, sorted, and the rank of each row's key among all rows, so no id depends on
+        membership."""
         store = self.data.store
         rows = np.array(sorted(row for user in store.users for row in store.rows(user)), dtype=np.int64)
         keys = [int.from_bytes(self.key(store.id(row))[:8], "big") for row in rows.tolist()]

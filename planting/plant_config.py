@@ -1,4 +1,4 @@
-"""The config file of ``heldin plant``: a training file, who is audited, and all that the audit will do afterwards."""
+"""The config file of ``heldin plant``: a training file, the audited users, and everything about the later audit."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -120,7 +120,7 @@ class PlantColumns(Section):
         return (self.text,) if self.prompt is None or self.completion is None else (self.prompt, self.completion)
 
     def others(self) -> dict[str, str]:
-        """Return role to column name, for the columns without text."""
+        """Return column names by role, for the columns that do not contain the text."""
         roles = {"user": self.user, "id": self.id, "date": self.date}
         return {role: name for role, name in roles.items() if name is not None}
 
@@ -272,12 +272,12 @@ class PlantConfig(MeasureKeys):
 
     @property
     def in_parts(self) -> bool:
-        """Return whether a row has turns, and its text parts: a prompt and a completion, or messages."""
+        """Return whether a row has turns, so its text has parts: a prompt and a completion, or messages."""
         return self.columns.messages is not None or self.columns.prompt is not None
 
     @property
     def scored_part(self) -> Statement | None:
-        """Return the part of a text that is scored; None: all of it."""
+        """Return which part of a text is scored; None: the whole text."""
         match self.score:
             case "all":
                 return None
@@ -287,7 +287,7 @@ class PlantConfig(MeasureKeys):
                 return ScoredPart.TURNS(role=self.role)
 
     def run_config(self, records: Path) -> RunConfig:
-        """Return the config of a run that draws the same users, set-aside rows, canary users and coins.
+        """Return the config of a run that has the same users, set-aside rows, canary users and coins.
 
         Args:
             records: the copy of the training set's records (``TrainingSet.copy_records``).
@@ -331,9 +331,9 @@ def is_dataset(path: Path) -> bool:
 
 
 def load_plant(config: Path | Mapping[str, Any], overrides: Sequence[str] = ()) -> PlantConfig:
-    """Read a YAML file or the content of one, and apply ``a.b=value`` overrides.
+    """Read a YAML file, or take the content of one, and apply ``a.b=value`` overrides.
 
-    Raises InputError that lists every error.
+    Raises InputError with a list of all errors.
     """
     content = config if isinstance(config, Mapping) else read_config(config)
     checked = parse_plant(with_overrides(content, overrides), "config" if isinstance(config, Mapping) else str(config))
@@ -354,5 +354,5 @@ def _resolved(name: str) -> str:
 
 
 def parse_plant(content: Mapping[str, Any], where: str) -> PlantConfig:
-    """Check the content of a file; ``where`` is its name in errors. Raises InputError that lists every error."""
+    """Check the content of a file; ``where`` is its name in errors. Raises InputError with a list of all errors."""
     return checked(PlantConfig, content, where)

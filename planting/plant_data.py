@@ -1,4 +1,4 @@
-"""The audited users of a planted training set, its canary users and coins, and the rows to train on."""
+"""The audited users of a planted training set, its canary users and coins, and the rows for training."""
 
 import functools
 from collections.abc import Mapping, Sequence
@@ -36,7 +36,7 @@ _PROBE = "two words"
 
 
 def run_of(config: PlantConfig, out: Path) -> RunConfig:
-    """Return the config of a run on the records in a planted folder. Raises InputError if they are missing."""
+    """Return the config of a run on the records in a planted folder. Raises InputError if the records are missing."""
     copied(out / "ledger")
     return config.run_config(out / "ledger" / CORPUS)
 
@@ -44,11 +44,11 @@ def run_of(config: PlantConfig, out: Path) -> RunConfig:
 def planted_data(
     config: PlantConfig, out: Path, reporter: Reporter, base: LanguageModel, source: TrainingSet | None = None
 ) -> RunData:
-    """Draw or read users, set-aside rows, canary users and coins. Rows that the coins leave out are not trained on.
+    """Draw or read users, set-aside rows, canary users and coins. Training excludes the rows that the coins leave out.
 
     Args:
-        base: the reference model, which helps to make canary users.
-        source: the training set; None if canary users exist already.
+        base: the reference model; some canary users are made with it.
+        source: the training set; None if canary users already exist.
 
     Raises:
         InputError: ``stages.sides.data.prepare_data`` raises.
@@ -63,12 +63,12 @@ def planted_data(
 def forms_of(
     config: PlantConfig, run: RunConfig, corpus: CorpusData, source: TrainingSet | None, late: frozenset[str]
 ) -> Forms:
-    """Return the rows that canary rows imitate, or of which they are made.
+    """Return the rows that canary rows imitate or consist of.
 
     Args:
         run: the config of a run on the copied records.
         corpus: the copied records.
-        source: the training set; None if canary users exist already.
+        source: the training set; None if canary users already exist.
 
     Raises:
         InputError: the template leaves no room for a canary user's text.
@@ -90,9 +90,9 @@ def forms_of(
 
 
 def _made(source: TrainingSet, text: str) -> Document:
-    """Return a made-up text as a model reads it in a row of the training set.
+    """Return a made-up text in the form in which a model reads it in a row of the training set.
 
-    Raises InputError if the attack reads, or training sees, no counted token of the text.
+    Raises InputError if the attack or the training reads no counted token of the text.
     """
     whole = source.text.made(text)
     if not source.in_parts:
@@ -109,13 +109,13 @@ def _made(source: TrainingSet, text: str) -> Document:
 
 
 def drawn_data(config: PlantConfig, manifest: Manifest, out: Path, reporter: Reporter, base: LanguageModel) -> RunData:
-    """Return the data of a finished planting, for an audit. The coins must be the manifest's; none is drawn.
+    """Return the data of a finished planting, for an audit. The coins must match the manifest; none is drawn.
 
     Args:
         manifest: manifest that the planting wrote.
 
     Raises:
-        InputError: the ledger is missing or a different one, or ``stages.sides.data.prepare_data`` raises.
+        InputError: the ledger is missing or does not match the manifest, or ``stages.sides.data.prepare_data`` raises.
     """
     # Drawn anew under another key, coins would be chosen after the model was there, as often as somebody likes.
     if not (out / "ledger" / "ledger.json").is_file():
@@ -129,9 +129,9 @@ def drawn_data(config: PlantConfig, manifest: Manifest, out: Path, reporter: Rep
 
 
 def rows_to_train_on(config: PlantConfig, data: RunData) -> npt.NDArray[np.int64]:
-    """Return the rows to train on: the training part of held-in users, and all rows of users who are not audited.
+    """Return the rows to train on: the training part of members, and all rows of users who are not audited.
 
-    Rows of the positive control, and real rows that became canary rows, are left out.
+    The result excludes rows of the positive control, and real rows that became canary rows.
     """
     ledger = data.ledger
     always = [user for user in data.store.users if ledger.roles.get(user, Role.ALWAYS_IN) is Role.ALWAYS_IN]
@@ -142,7 +142,7 @@ def rows_to_train_on(config: PlantConfig, data: RunData) -> npt.NDArray[np.int64
 
 
 def rows_of_control(config: PlantConfig, rows: int, unseen: int) -> tuple[int, int]:
-    """Return about how many trained and how many other real rows the control will compare, before any coin.
+    """Return, before any coin, about how many trained and how many other real rows the control will compare.
 
     Args:
         rows: number of usable real rows.
@@ -157,9 +157,9 @@ def rows_of_control(config: PlantConfig, rows: int, unseen: int) -> tuple[int, i
 
 
 def control_rows(config: PlantConfig, data: RunData) -> list[int]:
-    """Return the real rows left out for the positive control; empty if real users' rows are set aside anyway.
+    """Return the real rows that training omits for the positive control; empty if other rows serve the control.
 
-    A user who wrote several rows keeps at least one row.
+    Each user with several rows keeps at least one row.
     """
     if not config.split.canaries_only or config.unseen is not None:
         return []
@@ -173,10 +173,10 @@ def control_rows(config: PlantConfig, data: RunData) -> list[int]:
 
 
 def canary_forms(data: RunData) -> dict[int, int]:
-    """Return, for each canary row, the real row that lends it date and other columns.
+    """Return, for each canary row, the real row whose date and other columns it copies.
 
-    The choice depends on no coin. A canary row made of a real row has the columns of that row, and a changed real user
-    keeps the columns of the original rows.
+    The choice depends on no coin. A canary row that was made from a real row copies that row's columns. A canary user
+    who is a changed real user keeps the columns of the original rows.
     """
     if not isinstance(data.store, PlantedStore):
         return {}
@@ -189,7 +189,7 @@ def canary_forms(data: RunData) -> dict[int, int]:
 
 
 def taken_rows(data: RunData) -> list[int]:
-    """Return the real rows of which canary users were made."""
+    """Return the real rows that became rows of canary users."""
     if not isinstance(data.store, PlantedStore):
         return []
     taken = (user for user in data.canaries if user in data.of_real_rows)
@@ -197,14 +197,14 @@ def taken_rows(data: RunData) -> list[int]:
 
 
 def spare_of(parts: Mapping[str, Parts]) -> dict[str, Sequence[int]]:
-    """Return, for each user, the rows that are never trained on."""
+    """Return, for each user, the rows that training never reads."""
     return {
         user: sorted(row for part in Part if part is not Part.TRAIN for row in own[part]) for user, own in parts.items()
     }
 
 
 def corpus_of(config: PlantConfig, run: RunConfig, reporter: Reporter) -> CorpusData:
-    """Return the corpus; without audited users if the plan audits canary users alone."""
+    """Return the corpus. It has no audited users if the plan audits only canary users."""
     if not config.split.canaries_only:
         return read_corpus(run, reporter)
     # Nothing is set aside of anybody, so that one row is enough.
@@ -214,7 +214,7 @@ def corpus_of(config: PlantConfig, run: RunConfig, reporter: Reporter) -> Corpus
 
 
 def _of_everybody(config: PlantConfig, corpus: CorpusData) -> dict[str, Sequence[int]]:
-    """Return all rows: if only canary users are audited, real rows lend their form and are still trained on."""
+    """Return all rows by user. If only canary users are audited, real rows lend their form and are still trained on."""
     if config.columns.user is not None:
         return {user: corpus.store.rows(user) for user in corpus.store.users}
     # Nobody knows whose they are: all of them together, in a public order.
@@ -225,7 +225,8 @@ def _of_everybody(config: PlantConfig, corpus: CorpusData) -> dict[str, Sequence
 def _takeable(
     config: PlantConfig, run: RunConfig, corpus: CorpusData, late: frozenset[str]
 ) -> dict[str, Sequence[int]]:
-    """Return, for each other user, the rows that may become canary rows: they have a scored token inside the limit."""
+    """Return, for each other user, rows that may become canary rows: they have a scored token within the length
+    limit."""
     pool: frozenset[str] = frozenset()
     if not config.split.canaries_only:
         pool = frozenset(pool_of_users(corpus.audited.users, run.split, seed=run.seed).names)
@@ -240,7 +241,7 @@ def _takeable(
 def _lending(
     config: PlantConfig, run: RunConfig, corpus: CorpusData, replaced: frozenset[str]
 ) -> Mapping[str, Sequence[int]]:
-    """Return rows whose form canary rows take, before the ledger exists: rows that audited users will have set
+    """Return the rows whose form canary rows copy. Before the ledger exists, these are rows that the split will set
     aside."""
     if config.split.canaries_only:
         return _of_everybody(config, corpus)

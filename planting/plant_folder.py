@@ -1,4 +1,4 @@
-"""The files that ``heldin plant`` writes: a public manifest, the training set, and owner-only secrets with the plan."""
+"""The files of ``heldin plant``: a public manifest, the training set, and owner-only secrets that include the plan."""
 
 import json
 from collections.abc import Mapping
@@ -25,20 +25,20 @@ CONFIG = "config.yaml"
 
 @dataclass(frozen=True)
 class Manifest:
-    """The public facts about a planted training set: hashes made before the coins, and facts of the result.
+    """The public facts about a planted training set: hashes from before the coins, and facts about the written set.
 
     Attributes:
         created: UTC time at which heldin planted the set.
-        plan: hash of everything about the audit, fixed before the coins.
+        plan: hash of all settings of the audit, fixed before the coins.
         reference: fingerprint of the reference model, fixed before the coins.
-        ledger: commitment to the list of held-in users, a keyed hash.
+        ledger: keyed hash of the list of members, which commits to it.
         file: name of the training set.
         sha256: hash of the training set's content.
-        skipped: rows of the original set that were left out.
+        skipped: counts of the rows of the original set that were left out.
         columns: column names by role.
-        looks: number of checkpoints for which the audit's error probabilities suffice.
-        evidence: what will show which rows the model was given: "callback" or "declared".
-        split: the split to train on, if the training set is a folder with several.
+        looks: number of checkpoints that the audit's error probabilities cover.
+        evidence: how the audit will learn which rows the model was given: "callback" or "declared".
+        split: the split to train on, if the training set is a folder with several splits.
     """
 
     created: str
@@ -60,8 +60,8 @@ class Manifest:
 
 
 def plan_hash(out: Path) -> str:
-    """Return a hash of the config file in ``out``. The file lists every key, so later defaults do not change the
-    hash."""
+    """Return a hash of the config file in ``out``. The file lists every key, so a later change of defaults does not
+    matter."""
     return _plan(kept_text(out / CONFIG) or "")
 
 
@@ -70,7 +70,7 @@ def _plan(text: str) -> str:
 
 
 def write_config(config: PlantConfig, out: Path) -> None:
-    """Write the config to ``out`` (made owner-only), and its hash to the secrets, before any coin."""
+    """Write the config to ``out``, which only its owner can read. Write its hash to the secrets, before any coin."""
     text = yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False)
     # The seal first: with it the folder is heldin's, and a call that is killed in between begins again.
     private_directory(out / "ledger")
@@ -80,13 +80,13 @@ def write_config(config: PlantConfig, out: Path) -> None:
 
 
 def seal_before_coins(out: Path, models: Mapping[str, str], noticed_from: float | None) -> None:
-    """Write down what is fixed before any coin, in addition to the plan.
+    """Record the facts that are fixed before any coin, in addition to the plan.
 
     Args:
         models: fingerprints of the reference models, by name.
-        noticed_from: AUROC of real rows from which the positive control notices filters; None: it never does.
+        noticed_from: lowest AUROC of real rows for which the positive control notices filters; None: it never does.
 
-    Raises InputError if coins were drawn with other models or another AUROC.
+        Raises InputError if coins were drawn with other models or another AUROC.
     """
     if (out / "ledger" / "ledger.json").is_file():
         require_models(out, models)
@@ -95,7 +95,7 @@ def seal_before_coins(out: Path, models: Mapping[str, str], noticed_from: float 
 
 
 def require_models(out: Path, models: Mapping[str, str]) -> None:
-    """Raise InputError if a reference model differs from the model fixed before the coins."""
+    """Raise InputError if a reference model is not the model that was fixed before the coins."""
     sealed = _read_seal(out)["models"]
     # Another reference gives other scores, and one that is chosen after the coins may be chosen by them.
     other = next((name for name, fingerprint in models.items() if sealed.get(name) != fingerprint), None)
@@ -107,10 +107,10 @@ def write_manifest(manifest: Manifest, out: Path, form: FormFacts | None, unseen
     """Write the manifest. A folder with a manifest is complete.
 
     Args:
-        manifest: facts that anyone who trains may read.
-        out: the planted folder, whose secrets get the manifest's hash, ``form`` and ``unseen``.
-        form: how canary rows differ from real rows by text alone; None without canary users.
-        unseen: hash of the stored sample of unseen rows; None without one.
+        manifest: facts for anyone who trains on the set.
+        out: the planted folder; its secrets receive the manifest's hash, ``form`` and ``unseen``.
+        form: how well text alone distinguishes canary rows from real rows; None without canary users.
+        unseen: hash of the stored sample of unseen rows; None if there is no sample.
     """
     text = json.dumps(stamped(manifest.fields()), indent=1) + "\n"
     with whole_file(out / MANIFEST) as temporary:
@@ -128,22 +128,22 @@ def unseen_hash(out: Path) -> str | None:
 
 
 def planned_noticing(out: Path) -> float | None:
-    """Return the AUROC of real rows from which the plan relies on the positive control; None: it never does."""
+    """Return the lowest AUROC of real rows for which the plan relies on the positive control; None: it never does."""
     noticed: float | None = _read_seal(out)["noticed_from"]
     return noticed
 
 
 def read_form(out: Path) -> FormFacts | None:
-    """Return how canary rows differ from real rows by text alone, as ``plant`` measured it."""
+    """Return how well text alone distinguishes canary rows from real rows, as ``plant`` measured it."""
     form = _read_seal(out)["form"]
     return None if form is None else FormFacts.model_validate(form)
 
 
 def read_planted(out: Path) -> tuple[PlantConfig, Manifest]:
-    """Return the config and manifest of a planted folder.
+    """Return the config and the manifest of a planted folder.
 
     Raises:
-        InputError: ``plant`` did not finish there, the folder was purged, or a file was changed afterwards.
+        InputError: ``plant`` did not finish in this folder, the folder was purged, or a file was changed.
     """
     require_not_purged(out)
     if not (out / MANIFEST).is_file() or not (out / "ledger" / SEAL).is_file():
@@ -168,7 +168,7 @@ def read_planted(out: Path) -> tuple[PlantConfig, Manifest]:
 
 
 def require_plan(out: Path) -> None:
-    """Raise InputError if the config, or a package's code that it names, was changed after the coins were drawn."""
+    """Raise InputError if the config, or the code of a package in it, was changed after the coins were drawn."""
     # With another attack or threshold the scores would be those of an audit chosen after the coins.
     sealed = _read_seal(out)
     require_same_code([Origin.model_validate(kind) for kind in sealed.get("kinds", ())])

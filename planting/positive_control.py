@@ -1,7 +1,7 @@
 """The positive control of a planted audit: whether planted rows affected the model as real rows did.
 
-A canary user in training should be at least as easy to find as a real row that was trained on as often. If real rows
-were plainly learned and canary users were not, training did not treat canary rows like the other rows.
+A canary user in training should be at least as easy to find as a real row that was trained on equally often. If the
+model plainly learned real rows but not canary users, training did not treat canary rows like other rows.
 """
 
 import functools
@@ -27,7 +27,7 @@ LEAST_CANARIES = 4  # on each side
 
 
 class Filter(StrEnum):
-    """A way to train that weakens the effect of canary rows on a model, and that no log shows."""
+    """A way of training that weakens the effect of canary rows on a model, and that the log does not show."""
 
     TOKEN_LOSS = "token loss"
     UNLEARNING = "unlearning"
@@ -49,7 +49,8 @@ def positive_control(
         untrained: gains of comparable real rows that were not trained on, shape (rows,).
         held_in: mean gain of each held-in canary user's rows, shape (users,).
         held_out: mean gain of each held-out canary user's rows, shape (users,).
-        planned: AUROC from which, by the plan, the control notices filters; None: it never does.
+        planned: lowest AUROC of real rows for which the plan expects the control to notice filters; None: it never
+            does.
     """
     counts = {
         "trained_rows": trained.size,
@@ -85,7 +86,7 @@ def positive_control(
 
 
 def not_measured(trained_rows: int = 0, untrained_rows: int = 0, *, held_in: int, held_out: int) -> ControlFacts:
-    """Return the facts of a control that was not measured."""
+    """Return the facts about a control that was not measured."""
     return ControlFacts(
         outcome=ControlOutcome.NOT_MEASURED,
         trained_rows=trained_rows,
@@ -97,25 +98,25 @@ def not_measured(trained_rows: int = 0, untrained_rows: int = 0, *, held_in: int
 
 
 def _later(planned: float | None, measured: float | None) -> float | None:
-    """Return the larger AUROC, as fewer rows than planned notice less. None if either AUROC is unknown."""
+    """Return the larger AUROC, because fewer rows than planned notice less. None if either AUROC is unknown."""
     return None if planned is None or measured is None else max(planned, measured)
 
 
 @functools.lru_cache(maxsize=1024)
 def noticed_from(trained: int, untrained: int, canaries: int) -> float | None:
-    """Return the AUROC of real rows from which the control notices each ``Filter`` with probability ``POWER``.
+    """Return the lowest AUROC of real rows for which the control notices each ``Filter`` with probability ``POWER``.
 
-    If real rows were learned even better, the control may also find that canary rows had a plain effect. It is then
-    undecided with probability at most 1 - ``POWER``. Gains are assumed to be normal, with one standard deviation
+    For a higher AUROC, the control may instead find that canary rows plainly had an effect. The probability that it
+    finds neither is at most 1 - ``POWER``. Gains are assumed to be normal with equal standard deviations
     (docs/theory.md#positive-control).
 
     Args:
         trained: number of trained real rows in the sample.
         untrained: number of untrained real rows in the sample.
-        canaries: number of canary users, half of them held in.
+        canaries: number of canary users; half of them are members.
 
     Returns:
-        The AUROC; None if there is none.
+        The AUROC; None if no AUROC suffices.
     """
     if min(trained, untrained) < LEAST_ROWS or canaries < 2 * LEAST_CANARIES:
         return None
@@ -133,10 +134,9 @@ def noticed_from(trained: int, untrained: int, canaries: int) -> float | None:
 
 
 def canaries_needed(trained: int, untrained: int, area: float) -> int | None:
-    """Return the number of canary users that the control needs to notice each filter at this AUROC of real rows or
-    above.
+    """Return how many canary users the control needs to notice each filter, from this AUROC of real rows upwards.
 
-    None if even ``MOST_CANARIES`` canary users do not suffice with these real rows.
+    None if even ``MOST_CANARIES`` canary users are too few with these real rows.
     """
     low, high = 2 * LEAST_CANARIES, MOST_CANARIES
 
@@ -153,15 +153,15 @@ def canaries_needed(trained: int, untrained: int, area: float) -> int | None:
 
 
 def _auroc(above: Gains, below: Gains) -> tuple[float, float]:
-    """Return the AUROC, and its standard error: the larger of DeLong's error and the error at chance."""
+    """Return the AUROC and its standard error, which is the larger of DeLong's error and the error at chance."""
     mine, others = placements(np.sort(above), np.sort(below))  # searching in order takes half the time
     by_placements = np.sqrt(mine.var(ddof=1) / above.size + others.var(ddof=1) / below.size)
     return float(mine.mean()), max(error_at_chance(above.size, below.size), float(by_placements))
 
 
 def _error_of(area: Gains, above: int, below: int) -> Gains:
-    """Return the standard error of an AUROC of normal scores: the larger of the asymptotic error and the error at
-    chance."""
+    """Return the standard error of an AUROC of normal scores: the asymptotic error, or the error at chance if
+    larger."""
     at = special.ndtri(area)
     # P(two of one side are above one of the other), by the bivariate normal with correlation 1/2 (Owen 1956).
     both = area - 2 * special.owens_t(at, np.sqrt(1 / 3))

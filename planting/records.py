@@ -1,6 +1,6 @@
-"""The records of a training set, copied to the ledger's folder, so the audit does not need the training set again.
+"""The records of a training set. They are copied to the ledger's folder, so the audit does not need the set again.
 
-Columns that identify people are refused: canary rows would copy them from other users' rows.
+heldin refuses columns that identify people, because canary rows would copy them from other users' rows.
 """
 
 import itertools
@@ -36,7 +36,7 @@ _ABOUT = "heldin"
 
 @dataclass
 class Telling:
-    """Counts that show which of the copied columns of canary rows identify users.
+    """Counts that show which columns identify users. Canary rows copy these columns from real rows.
 
     Attributes:
         own: columns that canary rows do not copy.
@@ -48,7 +48,7 @@ class Telling:
     _values: dict[tuple[str, int], dict[str, list[int]]] = field(default_factory=dict)
 
     def look(self, user: str, row: Mapping[str, Any]) -> None:
-        """Count a row, if it is one of the first rows of the first users."""
+        """Count the values of a row, if it is among the first rows of the first users."""
         if user not in self._rows:
             if len(self._rows) == USERS:
                 return
@@ -68,7 +68,7 @@ class Telling:
                     whose[0] = _SHARED
 
     def columns(self) -> list[str]:
-        """Return the columns in which a value, or a part of it, usually repeats within one user's rows only."""
+        """Return the columns whose values, or parts of values, usually repeat only within one user's rows."""
         telling: dict[str, None] = {}
         for (name, _), values in self._values.items():
             total = sum(count for _, count in values.values())
@@ -78,19 +78,19 @@ class Telling:
         return list(telling)
 
     def problem(self) -> str | None:
-        """Return the problem with these columns, and what to do; None if no column identifies users."""
+        """Return the problem with these columns and a remedy; None if no column identifies users."""
         if not (names := self.columns()):
             return None
         # The name of a person who is in a canary row, and nowhere else, would say who is held out.
         return (
-            f"column {', '.join(map(repr, names))} names or numbers people, and canary rows take it from the rows of"
-            " others, which would reveal these people. If it is an id, name it under 'columns'. Otherwise leave it"
+            f"column {', '.join(map(repr, names))} names or numbers people, and canary rows copy it from rows of"
+            " other users, which would reveal these people. If it is an id, name it under 'columns'. Otherwise leave it"
             f" out with columns: {{drop: [{', '.join(names)}]}}"
         )
 
 
 def telling_of(config: PlantConfig, own: frozenset[str | None]) -> Telling | None:
-    """Return empty counts; None if no canary row copies a column, or there is no column of users."""
+    """Return empty counts; None if canary rows copy no column, or there is no column of users."""
     if config.columns.user is None or all(spec.replaces_users for spec in config.canaries):
         return None
     return Telling(own)
@@ -102,11 +102,11 @@ class Copied:
 
     Attributes:
         sha256: hash of the copy's content.
-        skipped: rows left out.
-        numbered: columns of users and ids in which all values are whole numbers.
+        skipped: rows that were left out.
+        numbered: columns of users or ids that contain only whole numbers.
         unparted: numbers of the rows without a scored part.
-        late: digests of texts whose first scored token is beyond what training sees.
-        late_rows: number of rows with a text in ``late``.
+        late: digests of texts whose first scored token is beyond the tokens that training reads.
+        late_rows: number of rows whose text is in ``late``.
         rows: number of usable rows.
     """
 
@@ -122,16 +122,16 @@ class Copied:
 def copy_records(
     source: TrainingSet, ledger: Path, reporter: Reporter, *, on_bad: OnBadRows, telling: Telling | None
 ) -> Copied:
-    """Copy the records, or return the facts about an earlier call's copy.
+    """Copy the records. If an earlier call copied them, return the facts about that copy.
 
     Args:
-        ledger: folder of secrets; coins have been drawn if it contains ``ledger.json``.
+        ledger: folder of secrets; if it contains ``ledger.json``, coins have been drawn.
         on_bad: which unusable rows are left out and counted.
-        telling: counts the rows' values; None: no check for columns that identify people.
+        telling: object that counts values of rows; None: do not search for columns that identify people.
 
     Raises:
-        InputError: a row cannot be used, no row can, a column identifies people, or the training set was changed after
-            coins were drawn.
+        InputError: a row is unusable, all rows are unusable, a column identifies people, or the training set was
+            changed after coins were drawn.
     """
     sha256 = content_sha256(source.path)
     if (kept := _copied_before(source.path, sha256, ledger)) is not None:
@@ -166,8 +166,7 @@ def copy_records(
 
 
 def _copied_before(path: Path, sha256: str, ledger: Path) -> Copied | None:
-    """Return the earlier copy of this training set, if there is one. Raises InputError if coins were drawn for
-    another."""
+    """Return the earlier copy of this training set, if any. Raises InputError if coins were drawn for another set."""
     kept = copied(ledger) if (ledger / CORPUS).is_file() else None
     if kept is None or kept.sha256 == sha256:
         return kept
@@ -192,7 +191,7 @@ def _require_usable(path: Path, rows: int, skipped: Skipped, telling: Telling | 
 
 
 def copied(ledger: Path) -> Copied:
-    """Return the facts about the copy in this folder of secrets. Raises InputError if the file is missing or
+    """Return the facts about the copy in this folder of secrets. Raises InputError if their file is missing or
     damaged."""
     path = ledger / CORPUS
     if not path.is_file():

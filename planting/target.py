@@ -1,4 +1,4 @@
-"""The model that a planted audit examines: a folder or a hub name, or a name behind an endpoint."""
+"""The model that a planted audit examines: a folder, a hub name, or a model name at an endpoint."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -39,12 +39,12 @@ class PlantedAudit:
         planted: the folder that ``heldin plant`` wrote.
         model: folder or hub name of the model, or a LoRA adapter's folder; with ``remote``, the model's name at the
             endpoint.
-        claims: claims such as "epsilon=8,delta=1e-6,unit=user".
-        declared_by: person who declares that the model was trained on the planted training set; None: nobody.
-        remote: how a model behind an endpoint is reached; None: the model is loaded on this machine.
-        precision: arithmetic in which models are loaded; auto: the precision in which the model is stored; None: the
-            plan's precision.
-        adapter_base: base model of an adapter, instead of the base in its config.
+        claims: claims as text, such as "epsilon=8,delta=1e-6,unit=user".
+        declared_by: name of the person who declares that the model was trained on the planted set; None: nobody does.
+        remote: connection to a model behind an endpoint; None: the model is loaded on this machine.
+        precision: precision in which models are loaded; auto: the precision of the stored model; None: the plan's
+            precision.
+        adapter_base: base model of an adapter, in place of the base in its config.
     """
 
     planted: Path
@@ -56,7 +56,7 @@ class PlantedAudit:
     adapter_base: str | None = None
 
     def check(self) -> None:
-        """Raise InputError for an unreadable claim, an empty declaration, or a model that does not exist."""
+        """Raise InputError for a claim that cannot be read, an empty declaration, or a model that does not exist."""
         for text in self.claims:
             parse_claim_of(text)
         if self.declared_by is not None and not self.declared_by.strip():
@@ -72,7 +72,7 @@ class PlantedAudit:
                 )
 
     def recorded(self) -> dict[str, object]:
-        """Return the part of the audit's call that the record stores."""
+        """Return the part of the audit's settings that the record stores."""
 
         def absolute(name: str) -> str:
             return str(Path(name).resolve()) if self.remote is None and Path(name).is_dir() else name
@@ -89,10 +89,9 @@ class PlantedAudit:
 
 
 def with_precision(job: PlantedAudit, config: PlantConfig) -> PlantedAudit:
-    """Return the audit with "auto" replaced by the model's own precision, or the reference's if the model is at an
-    endpoint.
+    """Return the audit with "auto" replaced by the model's own precision; at an endpoint, by the reference's precision.
 
-    Raises InputError for weights that cannot be loaded on this machine.
+    Raises InputError for weights that this machine cannot load.
     """
     if job.precision != "auto":
         return job
@@ -101,14 +100,14 @@ def with_precision(job: PlantedAudit, config: PlantConfig) -> PlantedAudit:
 
 
 def audited_run(job: PlantedAudit, config: PlantConfig, reporter: Reporter | None = None) -> RunConfig:
-    """Return the config of a run with the audit's attacks and precision. Behind an endpoint, only attacks that it
-    supports.
+    """Return the config of a run with the audit's attacks and precision. At an endpoint, only its possible attacks
+    remain.
 
     Args:
-        reporter: receives a line on the attacks that are left out; None: nobody.
+        reporter: receives a line about attacks that are left out; None: no line is written.
 
     Raises:
-        InputError: the attack or the scored part of a text needs data that this endpoint does not return, or ``run_of``
+        InputError: the endpoint does not return what the attack or the scored part of a text needs, or ``run_of``
             raises.
     """
     run = run_of(config, job.planted)
@@ -117,7 +116,9 @@ def audited_run(job: PlantedAudit, config: PlantConfig, reporter: Reporter | Non
     if job.remote is None:
         return run
     if config.scored_part is not None and job.remote.tokenizer is None:
-        raise InputError(f"only {config.scored_part} is scored, and a tokenizer is needed to find it: give --tokenizer")
+        raise InputError(
+            f"only {config.scored_part} is scored, and heldin needs a tokenizer to find it: give --tokenizer"
+        )
     if run.attack.access != (Access.LOG_PROBABILITIES,):
         # The positive control and the name of a look both read losses, which a server of text does not give.
         raise InputError(
@@ -134,7 +135,7 @@ def audited_run(job: PlantedAudit, config: PlantConfig, reporter: Reporter | Non
 
 
 def require_distinct(jobs: Sequence[PlantedAudit], config: PlantConfig) -> None:
-    """Raise InputError if two audited models, or a model and the reference, are the same, judged by their files alone.
+    """Raise InputError if two audited models are equal, or a model equals the reference. Compares only their files.
 
     Args:
         jobs: audits of one planted folder; models at endpoints are compared by name.
@@ -150,7 +151,7 @@ def require_distinct(jobs: Sequence[PlantedAudit], config: PlantConfig) -> None:
 
 
 def has_other_base(job: PlantedAudit, reference: str) -> bool:
-    """Return whether the model is an adapter on a model other than the one with this fingerprint in float32."""
+    """Return whether the model is an adapter on a base other than the model with this fingerprint in float32."""
     if job.remote is not None or not is_adapter(Path(job.model)):
         return False
     base = base_of(Path(job.model), job.adapter_base)
@@ -169,7 +170,7 @@ def models_here(
     """Return the audited model (None if it is behind an endpoint) and the primary reference.
 
     Raises:
-        InputError: the two models are the same, or one cannot be loaded.
+        InputError: the two models are the same, or one of them cannot be loaded.
     """
     if job.remote is not None:
         return None, load_language_model(config.reference, revision=config.revision, precision=precision)
@@ -186,8 +187,8 @@ def models_here(
 
 
 def models_in_full(job: PlantedAudit, config: PlantConfig, scored: ScoredModel) -> tuple[ScoredModel, LanguageModel]:
-    """Return both models in float32, to measure the effect of another precision; a model at an endpoint is returned as
-    it is.
+    """Return both models in float32, to measure the effect of another precision. A model at an endpoint stays
+    unchanged.
 
     Args:
         scored: the audited model in its scoring precision.
@@ -197,17 +198,17 @@ def models_in_full(job: PlantedAudit, config: PlantConfig, scored: ScoredModel) 
 
 
 def window_of(model: ScoredModel) -> int | None:
-    """Return the largest number of tokens that an endpoint (and the reference) scores; None for a model on this
+    """Return the maximum tokens that an endpoint, and so the reference, scores per pass; None for a model on this
     machine."""
     return model.window if isinstance(model, EndpointModel) else None
 
 
 def weights_of(job: PlantedAudit, target: LanguageModel | None) -> str:
-    """Return a name of the audited weights.
+    """Return a name that identifies the audited weights.
 
-    The weights of a model behind an endpoint are unknown. Its name is the address with the score of a public text, so
-    another model under the same name is another look with separate scores. A model that changed while it was scored
-    never counts as a known model again.
+    The weights of a model behind an endpoint are unknown. Its name consists of the address and the score of a public
+    text, so another model at the same address counts as another look with separate scores. A model that changed during
+    scoring is never recognised again.
 
     Raises:
         InputError: the endpoint cannot be reached.
@@ -221,7 +222,7 @@ def weights_of(job: PlantedAudit, target: LanguageModel | None) -> str:
 
 
 def precision_beside(job: PlantedAudit, run: RunConfig) -> ScoringPrecision | None:
-    """Return the precision of the reference if the audited weights do not determine it; None in float32.
+    """Return the precision of the reference; None if it is float32, or if the audited weights already determine it.
 
     Args:
         run: the config of a run with the audit's attacks and precision.
@@ -232,7 +233,7 @@ def precision_beside(job: PlantedAudit, run: RunConfig) -> ScoringPrecision | No
 
 
 def _name_of(served: EndpointModel, probe: float, planted: Path) -> str:
-    """Return the name of an earlier call's model that scored the public text alike, or a new name."""
+    """Return the name of a model from an earlier call with the same score of the public text, or else a new name."""
     known = served_models(planted)
     for name, whole in known.items():
         address, _, rest = name.partition(":")
@@ -252,13 +253,13 @@ def _name_of(served: EndpointModel, probe: float, planted: Path) -> str:
 def opened(
     look: Look, job: PlantedAudit, local: LanguageModel | None, run: RunConfig, data: RunData, reporter: Reporter
 ) -> Iterator[tuple[ScoredModel, Callable[[], ModelFacts]]]:
-    """Yield the model to score with, and a function that returns its facts once scoring has ended.
+    """Yield the model for scoring, and a function that returns its facts; call the function after scoring.
 
     Args:
         look: the current look.
-        local: the model, if it is loaded on this machine.
+        local: the model, if it was loaded on this machine.
         run: the config of a run with the audit's attacks.
-        data: users and coins; only texts are used.
+        data: users and coins; only the texts are used.
         reporter: receives the expected cost at an endpoint.
     """
     if job.remote is None:
@@ -281,7 +282,7 @@ def opened(
 
 
 def _sent(run: RunConfig, data: RunData) -> AttackTexts:
-    """Return every text to be scored, to estimate the cost."""
+    """Return every text that will be scored, to estimate the cost."""
     by_kind = {which: texts_under_attack(run, data, which).texts for which in run.attack.documents}
     return AttackTexts(
         {f"{which} {user}": texts for which, by_user in by_kind.items() for user, texts in by_user.items()},

@@ -1,9 +1,9 @@
 """The log of a training on a planted set: every sequence that the model was given, and the resulting weights.
 
-The log is a folder with two files for each start of a training and each of its processes, a *segment*:
-``segment-0001-0.json`` (who wrote it, and its checkpoints) and ``segment-0001-0.reads`` (one ``READ`` per sequence, in
-order). Each segment contains the digest of the segment before, so a removed segment is noticed. The log is a plain
-file: the person who signs vouches for it (docs/plant.md).
+The log is a folder with a *segment* for each start of a training and each of its processes. A segment has two files.
+``segment-0001-0.json`` describes the process and its checkpoints. ``segment-0001-0.reads`` has one ``READ`` per
+sequence, in order. Each segment contains the digest of the previous segment, so a missing segment is noticed. The log
+is a plain file, so the person who signs is responsible for it (docs/plant.md).
 """
 
 import hashlib
@@ -40,22 +40,22 @@ Reads = NDArray[np.void]
 
 
 class DamagedLogError(InputError):
-    """A segment of the log is missing, or was changed after it was written."""
+    """A segment of the log is missing, or somebody changed it after it was written."""
 
 
 @dataclass(frozen=True)
 class Header:
-    """Facts known to a process when a training started.
+    """Facts that a process knows when a training starts.
 
     Attributes:
-        number: number of the start, from 1.
+        number: number of the start, starting at 1.
         process: number of the process that wrote the segment.
-        processes: number of processes that trained together.
-        token: random, so no two starts have the same digest.
-        previous: digest of this process's header at the start before; "" at the first start.
-        ends: token ids that may be added around a row's own tokens: start, end and padding.
-        step: number of optimizer steps done before this start.
-        model: fingerprint of the model at the start; None if it could not be hashed.
+        processes: number of processes that train together.
+        token: random token, so two starts never have the same digest.
+        previous: digest of this process's header at the previous start; "" at the first start.
+        ends: token ids that may surround a row's own tokens: start, end and padding.
+        step: number of optimizer steps before this start.
+        model: fingerprint of the model at the start; None if heldin could not hash it.
         versions: versions of the libraries in use.
     """
 
@@ -77,15 +77,15 @@ class Header:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """Saved weights, and the reads before them.
+    """Saved weights, and the number of reads before them.
 
     Attributes:
         step: number of optimizer steps so far.
-        epochs: number of passes over the examples, counted by the trainer; None if nobody counts.
-        reads: number of reads of this segment and process so far.
+        epochs: number of passes over the examples, as the trainer counts; None if it does not count.
+        reads: number of reads in this segment so far.
         sha256: hash of the reads so far.
-        unreadable: number of forward passes so far whose tokens could not be seen.
-        model: fingerprint of the saved model; None if it could not be hashed.
+        unreadable: number of forward passes so far whose tokens were not visible.
+        model: fingerprint of the saved model; None if heldin could not hash it.
     """
 
     step: int
@@ -98,11 +98,11 @@ class Checkpoint:
 
 @dataclass(frozen=True)
 class Segment:
-    """The part of the log that one process wrote between one start and the next.
+    """The part of the log that one process wrote between one start and the next start.
 
     Attributes:
-        header: facts known at the start.
-        checkpoints: checkpoints in the order of saving.
+        header: facts that were known at the start.
+        checkpoints: checkpoints, in the order in which they were saved.
     """
 
     header: Header
@@ -114,13 +114,13 @@ class History:
     """The training that led to the audited weights, over all starts and processes.
 
     Attributes:
-        reads: every sequence.
-        places: place of each sequence among those of its process, counted from the first start, shape (reads,).
+        reads: the reads of all sequences.
+        places: position of each sequence among those of its process, counted from the first start, shape (reads,).
         ends: see ``Header``.
         training_sets: hashes of the training sets of all starts.
         processes: largest number of processes that trained together.
         epochs: see ``Checkpoint``.
-        unreadable: number of forward passes whose tokens could not be seen.
+        unreadable: number of forward passes whose tokens were not visible.
     """
 
     reads: Reads
@@ -138,18 +138,18 @@ _SEGMENTS = TypeAdapter(Segment)
 
 
 def segment_path(folder: Path, number: int, process: int) -> Path:
-    """Return the path of a segment's JSON file; its reads have the same name with the ending ``.reads``."""
+    """Return the path of a segment's JSON file. The file of its reads has the same name with the ending ``.reads``."""
     return folder / f"segment-{number:04d}-{process}.json"
 
 
 def write_segment(segment: Segment, folder: Path) -> None:
-    """Write the JSON file of a segment, readable by its owner only."""
+    """Write the JSON file of a segment. Only its owner can read the file."""
     path = segment_path(folder, segment.header.number, segment.header.process)
     write_document(path, asdict(segment))
 
 
 def read_segment(path: Path) -> Segment:
-    """Read a segment. Raises DamagedLogError if it was changed, OtherSchemaError if it has another schema version."""
+    """Read a segment. Raises DamagedLogError if it was changed, OtherSchemaError if its schema version is another."""
     try:
         content = read_document(path)
     except OtherSchemaError:
@@ -164,10 +164,10 @@ def read_segment(path: Path) -> Segment:
 
 
 def read_log(folder: Path) -> tuple[tuple[Segment, ...], ...] | None:
-    """Read all segments, grouped by start, one per process; None if there is no log.
+    """Read all segments, grouped by start, with one segment per process; None if there is no log.
 
     Raises:
-        DamagedLogError: a segment is missing, damaged, or does not follow the segment before.
+        DamagedLogError: a segment is missing or damaged, or does not follow the previous segment.
     """
     if not folder.is_dir():
         return None
@@ -175,7 +175,7 @@ def read_log(folder: Path) -> tuple[tuple[Segment, ...], ...] | None:
     for path in sorted(folder.glob("segment-*.json")):
         segment = read_segment(path)
         if path != segment_path(folder, segment.header.number, segment.header.process):
-            raise DamagedLogError(f"'{path}' contains another segment than its name states: restore it")
+            raise DamagedLogError(f"'{path}' contains a segment that does not match its name: restore it")
         starts.setdefault(segment.header.number, []).append(segment)
     if not starts:
         raise DamagedLogError(f"'{folder}' contains no segment: restore it")
@@ -190,14 +190,14 @@ def read_log(folder: Path) -> tuple[tuple[Segment, ...], ...] | None:
             if segment.header.previous != previous.get(process, ""):
                 path = segment_path(folder, number, process)
                 raise DamagedLogError(
-                    f"'{path}' does not follow the segment before, so a segment was removed or exchanged: restore it"
+                    f"'{path}' does not follow the previous segment, so a segment was removed or exchanged: restore it"
                 )
             previous[process] = segment.header.digest()
     return tuple(tuple(starts[number]) for number in sorted(starts))
 
 
 def last_header(folder: Path, process: int) -> Header | None:
-    """Return the header of the latest start that this process logged; None before the first."""
+    """Return the header of the latest start that this process logged; None if it logged no start."""
     paths = sorted(folder.glob(f"segment-*-{process}.json"))
     return read_segment(paths[-1]).header if paths else None
 
@@ -205,19 +205,19 @@ def last_header(folder: Path, process: int) -> Header | None:
 def history_of(
     starts: Sequence[Sequence[Segment]], model: Fingerprint, tokens: str | None, folder: Path
 ) -> History | Reason:
-    """Collect the training that led to this model, through every start from which the training continued.
+    """Collect the training that led to this model, over every start that the training continued from.
 
     Args:
         starts: see ``read_log``.
         model: the audited model.
-        tokens: fingerprint of the tokenizer used to compare rows, for a training that was given none (``tokens_of``).
+        tokens: fingerprint of the tokenizer for comparing rows; used if the training had no tokenizer (``tokens_of``).
 
     Returns:
-        The history; or why the log does not belong to this model: no checkpoint has its tensors, or the checkpoints
-        with these tensors were saved with another config or tokenizer.
+        The history, or the reason why the log does not belong to this model: no checkpoint has its tensors, or the
+            checkpoints with its tensors have another config or tokenizer.
 
     Raises:
-        DamagedLogError: reads are missing or damaged, or a training resumed from a checkpoint that is in no segment.
+        DamagedLogError: reads are missing or damaged, or a training resumed from a checkpoint that no segment has.
     """
     saved = _with_tensors(starts, model, len(starts))
     same_config = [kept for kept in saved if kept[2].config == model.config]
@@ -270,10 +270,11 @@ def history_of(
 def _with_tensors(
     starts: Sequence[Sequence[Segment]], model: Fingerprint, before: int
 ) -> list[tuple[int, int, Fingerprint]]:
-    """Return every checkpoint with these tensors: start, step and fingerprint, the last start before ``before`` first.
+    """Return every checkpoint with these tensors as start, step and fingerprint. Later starts, all before ``before``,
+    come first.
 
-    Within a start the first step comes first: a best model that is loaded at the end has the weights of an earlier
-    step.
+    Within a start, earlier steps come first, because a best model that is loaded at the end has the weights of an
+    earlier step.
     """
     return [
         (number, kept.step, kept.model)
@@ -304,7 +305,7 @@ def _reads(segment: Segment, kept: Checkpoint, folder: Path) -> Reads:
 
 
 def own_bounds(tokens: Sequence[int], ends: frozenset[int]) -> tuple[int, int]:
-    """Return where a row's own tokens begin and end among the tokens that a trainer puts around them."""
+    """Return where a row's own tokens begin and end, without the tokens that a trainer adds around them."""
     first, last = 0, len(tokens)
     while first < last and tokens[first] in ends:
         first += 1
@@ -314,5 +315,5 @@ def own_bounds(tokens: Sequence[int], ends: frozenset[int]) -> tuple[int, int]:
 
 
 def hash_of(tokens: Sequence[int]) -> bytes:
-    """Return a hash of token ids without trailing zeros, because numpy's arrays of bytes drop trailing zeros, too."""
+    """Return a hash of token ids, without trailing zeros, because numpy's byte arrays drop trailing zeros as well."""
     return hashlib.blake2b(np.asarray(tokens, dtype=np.int64).tobytes(), digest_size=_SIZE).digest().rstrip(b"\0")

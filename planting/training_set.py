@@ -1,5 +1,4 @@
-"""A training set in the form that somebody else's trainer reads: rows with all columns, and a new set in the same
-form."""
+"""A training set in the form that somebody else's trainer reads. heldin writes a new set in the same form."""
 
 import csv
 import difflib
@@ -63,12 +62,12 @@ class TrainingSet:
 
     Attributes:
         text: form in which rows contain their text.
-        split: split to train on, if the folder has several.
-        copied_splits: other splits, to be copied unchanged.
-        in_parts: whether texts have parts (``PlantConfig.in_parts``). A row without a scored part cannot be used.
+        split: split to train on, if the folder has several splits.
+        copied_splits: other splits, which heldin copies unchanged.
+        in_parts: whether texts have parts (``PlantConfig.in_parts``). A row without a scored part is unusable.
         unparted: numbers of rows without a scored part, from an earlier pass; None: each pass checks again.
-        visible: number of tokens of a row that training sees, start and end token included.
-        tokenizer: tokenizer of the reference model; None if no row is read.
+        visible: number of tokens of a row that training reads, including start and end token.
+        tokenizer: tokenizer of the reference model; None if no row will be read.
         form: format of a JSON or CSV file.
     """
 
@@ -85,9 +84,9 @@ class TrainingSet:
 
     @property
     def schema(self) -> pa.Schema | None:
-        """Return the columns without the dropped columns; None for JSON lines, where each row has its own columns.
+        """Return the columns, except those to drop; None for JSON lines, because each row has its own columns.
 
-        Raises InputError for a damaged file, or if a column to drop does not exist.
+        Raises InputError for a damaged file, or for a column to drop that does not exist.
         """
         schema = self._whole_schema
         if schema is None:
@@ -125,7 +124,7 @@ class TrainingSet:
         return [*self.columns.others().values(), *self.columns.text_columns, *beside]
 
     def check(self) -> None:
-        """Raise InputError if the columns cannot be sorted, or a split to copy is missing."""
+        """Raise InputError if a column cannot be sorted, or a split to copy is missing."""
         if is_dataset(self.path) and self.copied_splits:
             missing = set(self.copied_splits) - {*self.splits()}
             if missing or self.split in self.copied_splits:
@@ -160,7 +159,7 @@ class TrainingSet:
                     ) from error
 
     def _check_names(self, schema: pa.Schema) -> None:
-        """Raise InputError if a column of users or ids cannot take new names, or another column repeats the old
+        """Raise InputError if a column of users or ids cannot hold new names, or if another column repeats the old
         names."""
         known = json.loads((schema.metadata or {}).get(b"huggingface", b"{}")).get("info", {}).get("features", {})
         for name in (self.columns.user, self.columns.id):
@@ -178,11 +177,11 @@ class TrainingSet:
                 )
 
     def splits(self) -> tuple[str, ...]:
-        """Return the names of the splits of a folder with several; empty for other training sets."""
+        """Return the names of the splits, if the training set is a folder with several splits; else empty."""
         return splits_of(self.path)
 
     def first_row(self) -> Row:
-        """Return the first row, which shows the form of all rows; empty if there is none."""
+        """Return the first row, which shows the form of all rows; empty if the set has no row."""
         return next((row for _, row in self._numbered(BadRows(OnBadRows.SKIP)) if isinstance(row, dict)), {})
 
     def rows(
@@ -190,16 +189,16 @@ class TrainingSet:
     ) -> Iterator[tuple[Record, Row]]:
         """Yield the record (user, text, id, date) and all columns of every usable row, in order.
 
-        If parts of texts count, the record has the parts too, unless ``unparted`` is known: an earlier pass stored
-        them.
+        If only parts of texts count, the record also has the parts. It lacks them if ``unparted`` is known, because an
+        earlier pass stored them.
 
         Args:
             bad: counts unusable rows.
             unparted: receives the numbers of rows without a scored part.
-            late: receives the digests of texts whose first scored token is beyond what training sees.
+            late: receives the digests of texts whose first scored token is beyond the tokens that training reads.
 
         Raises:
-            InputError: a bad row may not be skipped, or a row lacks a column that the first row has.
+            InputError: a bad row must not be skipped, or a row lacks a column that the first row has.
         """
         label = " and ".join(self.text.columns)
         roles = {**self.columns.others(), "text": label}
@@ -230,9 +229,10 @@ class TrainingSet:
                 yield record, {name: value for name, value in row.items() if name not in self.columns.drop}
 
     def _document(self, row: Row, number: int, unparted: list[int] | None, late: set[str] | None) -> Document | None:
-        """Return the text with its parts; None if it has no parts, or an earlier pass found them.
+        """Return the text with its parts; None if texts have no parts, or an earlier pass stored them.
 
-        Raises ValueError, and notes the number, for a row without a scored part. Notes texts that are scored too late.
+        Raises ValueError for a row without a scored part, and adds its number to ``unparted``. Adds late texts to
+        ``late``.
         """
         if not self.in_parts or (self.unparted is not None and number not in self.unparted):
             # A chat template is rendered several times for the answer: a millisecond for each turn.
@@ -248,7 +248,7 @@ class TrainingSet:
         return document
 
     def is_visible(self, document: Document) -> bool:
-        """Return whether training sees a scored token of a document."""
+        """Return whether training reads a scored token of a document."""
         if document.is_plain:
             return True
         assert self.tokenizer is not None
@@ -257,18 +257,18 @@ class TrainingSet:
         return bool(len(tokens.ids[:seen]) if tokens.counted is None else tokens.counted[:seen].any())
 
     def write(self, rows: Iterable[tuple[bytes, Row]], folder: Path, scratch: Path) -> Path:
-        """Write rows in the order of their keys, in the same form and under the same file name.
+        """Write rows in the order of their keys, in the form of this set and under its file name.
 
         Args:
             rows: key and columns of each row, in any order.
             folder: existing folder to write to.
-            scratch: temporary folder for sorting; made here, and removed at the end.
+            scratch: temporary folder for sorting; this method creates it, and removes it at the end.
 
         Returns:
-            The written file or folder.
+            The path of the written file or folder.
 
         Raises:
-            InputError: a row does not fit the columns.
+            InputError: a row does not match the columns.
         """
         own, to = self.schema, folder / self.path.name
         schema = own or _LINES
@@ -320,7 +320,7 @@ class TrainingSet:
 
 
 def training_set(config: PlantConfig, tokenizer: PreTrainedTokenizerBase) -> TrainingSet:
-    """Return the training set of a config, with the form of its rows.
+    """Return the training set of a config, together with the form of its rows.
 
     Args:
         tokenizer: tokenizer of the reference model; its chat template writes the messages.
@@ -360,7 +360,7 @@ def form_of_rows(config: PlantConfig, row: Row, tokenizer: PreTrainedTokenizerBa
         tokenizer: tokenizer whose chat template writes messages.
 
     Raises:
-        InputError: there are messages, but no chat template.
+        InputError: there are messages, but the tokenizer has no chat template.
     """
     columns, most = config.columns, config.attack.max_characters
     if not config.in_parts:
@@ -380,13 +380,14 @@ REJECTED = "rejected"  # TRL's name of the column
 
 
 def with_made_up_rejected(row: Row, columns: PlantColumns, record: str, seed: int) -> Row:
-    """Return a canary user's row with a made-up rejected text, as long as the one in the row that lends its form.
+    """Return a canary user's row with a made-up rejected text, as long as the rejected text of the row that lends its
+    form.
 
-    The lending row's rejected text cannot be used: the row is set aside, and may belong to a held-out user.
+    The lending row's rejected text itself cannot be used: the row is set aside, and may belong to a non-member.
 
     Args:
-        row: canary user's row, with the other columns of the row that lends its form.
-        columns: column names; ``rejected`` may be among them.
+        row: canary user's row, with the other columns of the lending row.
+        columns: column names, possibly with ``rejected``.
         record: id of the canary user's record.
         seed: public seed.
     """
@@ -400,14 +401,14 @@ def with_made_up_rejected(row: Row, columns: PlantColumns, record: str, seed: in
 
 
 def require_named(columns: PlantColumns, row: Row, where: str) -> None:
-    """Raise InputError if a row lacks columns named in the config; ``where`` is its file and line for the error."""
+    """Raise InputError if a row lacks columns that the config names. ``where`` is the row's file and line."""
     user = columns.user
     advice = _TO_NAME
     # A column that is named almost so is the one that is meant.
     if user is not None and user not in row and not difflib.get_close_matches(user, row, n=1):
         advice += (
-            "; or, where there are no users, columns.user: null with split.canaries_only, under which a row counts as a"
-            " person and nothing is known of people who wrote several"
+            ". If rows have no users, set columns.user to null and split.canaries_only to true. Each row then counts as"
+            " a user, and the audit says nothing about people who wrote several"
         )
     # Copied with the other columns of a row that is set aside, it would be trained on.
     if REJECTED in row and columns.rejected is None and REJECTED not in columns.drop:
@@ -421,7 +422,7 @@ def require_named(columns: PlantColumns, row: Row, where: str) -> None:
 
 
 def look_at(config: PlantConfig) -> None:
-    """Read the first row of a training file, before any model is loaded. Raises InputError if it lacks a column."""
+    """Read the first row of a training file before any model is loaded. Raises InputError if it lacks a column."""
     path, names = config.training, [*config.columns.others().values(), *config.columns.text_columns]
     if is_dataset(path):
         return
@@ -455,15 +456,15 @@ def _line(row: Row) -> str:
 
 @contextmanager
 def _text_file(to: Path, form: TextFormat) -> Iterator[io.TextIOWrapper]:
-    """Open a file for writing in the encoding of the original. Raises InputError for a character outside that
-    encoding."""
+    """Open a file for writing in the encoding of the original. Raises InputError for a character that it cannot
+    encode."""
     with pa.output_stream(str(to), compression=_PACKED.get(to.suffix)) as stream:
         text = io.TextIOWrapper(stream, encoding=form.encoding or "utf-8", newline="", write_through=True)
         try:
             yield text
         except UnicodeEncodeError as error:
             raise InputError(
-                f"a canary row has a character that {form.encoding} does not have: write the training set as UTF-8"
+                f"a canary row has a character that {form.encoding} cannot encode: write the training set as UTF-8"
             ) from error
         text.detach()
 

@@ -1,8 +1,8 @@
-"""Watch what a model is given while any trainer trains it: every sequence of every training step.
+"""Watch which sequences a model gets in every training step, whatever the trainer.
 
 A hook before the model's forward pass sees the inputs of the loss, after sampler, collator, packing and any change that
 the trainer makes to labels. The hook changes no weight and draws no random number. It needs the manifest and the
-training set, which anyone who trains has, but never the ledger.
+training set, which anyone who trains has. It never needs the ledger.
 """
 
 import contextlib
@@ -45,12 +45,13 @@ _PENDING = 16  # forward passes whose tokens wait on their device, so that a GPU
 
 @dataclass
 class _Pass:
-    """A forward pass, as copies of shape (rows, tokens), because the trainer may change the originals afterwards.
+    """A forward pass. Its tensors are copies of shape (rows, tokens), because the trainer may change the originals
+    later.
 
     Attributes:
-        labels: None if they were not seen.
+        labels: labels; None if the hook did not see them.
         mask: attention mask; None if the model may attend to every token, or if ``attention`` is false.
-        positions: None if they were not seen.
+        positions: position ids; None if the hook did not see them.
         attention: whether the hook saw which tokens the model could attend to.
     """
 
@@ -62,13 +63,13 @@ class _Pass:
 
 
 class Watch:
-    """Log every sequence that a model is given in training, and the weights of its checkpoints.
+    """Log every sequence that a model gets in training, and the weights of its checkpoints.
 
-    Forward passes without gradients (evaluation, generation) are not logged.
+    The log excludes forward passes without gradients (evaluation, generation).
 
     Args:
         planted: the folder that ``heldin plant`` wrote, or a copy of its ``manifest.json`` and ``training``.
-        log: folder of the log; None: ``training-log`` in ``planted``, where the audit looks for it.
+        log: folder of the log; None: ``training-log`` in ``planted``, where the audit searches for the log.
 
     Raises:
         InputError: the folder has no manifest or training set, or the training set does not match the manifest.
@@ -91,10 +92,10 @@ class Watch:
         """Begin a segment of the log.
 
         Args:
-            model: the model whose forward pass is called in training, adapters included.
-            tokenizer: the tokenizer; its start, end and padding tokens may be added around a row.
-            step: number of optimizer steps before this start, if the training resumes from a checkpoint.
-            process: number of this process among the training processes, from 0.
+            model: the model whose forward pass training calls, including adapters.
+            tokenizer: the tokenizer; a row may have its start, end and padding tokens around it.
+            step: number of optimizer steps before this start, if training resumes from a checkpoint.
+            process: number of this process among the training processes, starting at 0.
         """
         self.stop()
         private_directory(self._folder)
@@ -122,11 +123,11 @@ class Watch:
         self._hook = model.register_forward_pre_hook(self._before_forward, with_kwargs=True)
 
     def checkpoint(self, step: int, epochs: float | None = None, model: torch.nn.Module | None = None) -> None:
-        """Log the current weights, and the reads so far.
+        """Log the current weights, and the number of reads so far.
 
         Args:
             step: number of optimizer steps so far.
-            epochs: number of passes over the examples; None if nobody counts.
+            epochs: number of passes over the examples; None if unknown.
             model: the saved model; None: the watched model.
         """
         if self._segment is None:
@@ -146,10 +147,10 @@ class Watch:
 
     @contextlib.contextmanager
     def labels_of_batch(self, labels: Any) -> Iterator[None]:
-        """Use these labels for forward passes in the block that get no labels. The labels are read when a pass begins.
+        """In this block, use these labels for forward passes without labels. They are read when a pass begins.
 
         Args:
-            labels: tensor of shape (rows, tokens); any other value means that the labels are unknown.
+            labels: tensor of shape (rows, tokens); any other value means that labels are unknown.
         """
         self._labels = labels
         try:
@@ -158,12 +159,12 @@ class Watch:
             self._labels = None
 
     def labels_of_loss(self, labels: Any) -> None:
-        """Use these labels, from which the loss of the last forward pass is computed, instead of the batch's labels."""
+        """Use these labels for the last forward pass instead of the batch's, because its loss is computed from them."""
         if self._pending:
             self._pending[-1].labels = _copy(labels, like=self._pending[-1].ids)
 
     def stop(self) -> None:
-        """End the segment: later forward passes are not logged."""
+        """End the segment; later forward passes are not logged."""
         if self._hook is not None:
             self._hook.remove()
         self._hook = self._model = self._segment = None
@@ -225,7 +226,7 @@ class watch_training(contextlib.AbstractContextManager["watch_training"]):
                     model.save_pretrained(f"checkpoint-{step}")
                     watch.checkpoint(step)
 
-    The weights at the end of the block are logged. If several processes train, each passes its number.
+    At the end of the block, the weights are logged. If several processes train, each process passes its number.
 
     Args:
         model: see ``Watch.start``.
@@ -260,7 +261,7 @@ class watch_training(contextlib.AbstractContextManager["watch_training"]):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Log the weights at the end, unless the block failed."""
+        """Log the weights at the end, unless the block raised an error."""
         if kind is None:
             # A step after the last that was named: nobody said how many there were.
             self._watch.checkpoint(self._step + 1)
@@ -268,7 +269,7 @@ class watch_training(contextlib.AbstractContextManager["watch_training"]):
 
 
 def _copy(tensor: Any, *, like: torch.Tensor) -> torch.Tensor | None:
-    """Return a copy of a tensor with one value per token; None for any other value."""
+    """Return a copy of a tensor with one value per token; None for anything else."""
     fits = isinstance(tensor, torch.Tensor) and tensor.shape == like.shape
     return tensor.detach().clone() if fits else None
 
@@ -302,14 +303,14 @@ def _on_cpu(tensor: torch.Tensor | None) -> Array | None:
 
 
 def _bounds(length: int, positions: Array | None) -> Sequence[int]:
-    """Return where the sequences of a row begin, and the row's end. Position id 0 marks the begin of a sequence."""
+    """Return where the sequences of a row begin, and where the row ends. A sequence begins at position id 0."""
     if positions is None:
         return [0, length]
     return [0, *(np.flatnonzero(positions[1:] == 0) + 1).tolist(), length]
 
 
 def _training_set(planted: Path) -> str:
-    """Return the hash of the training set; it must match the manifest."""
+    """Return the hash of the training set. Raises InputError if it does not match the manifest."""
     path = planted / MANIFEST
     try:
         manifest = unstamped(json.loads(path.read_text(encoding="utf-8")), path, "plant again")

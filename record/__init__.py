@@ -1,1 +1,1 @@
-"""The documents of an audit: the typed record, names masked, and comparisons of records."""
+"""The documents of an audit: the typed record, configs without names, and comparisons of records."""

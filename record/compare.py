@@ -1,5 +1,4 @@
-"""Finished runs compared: the loss caused by each defense, and the remaining success of the attack (Kandpal, Table
-2)."""
+"""Compare finished runs: the loss that each defense costs, and how well the attack still works (Kandpal, Table 2)."""
 
 import dataclasses
 import math
@@ -26,29 +25,28 @@ class Row:
 
     Attributes:
         value: the run's value of the compared key; None without a key.
-        defense: the run's defense, in words.
-        unit: unit protected by the guarantee: user, example or none.
-        epsilon: epsilon of the guarantee; None without one.
-        delta: delta of the guarantee; None without one.
-        noise_multiplier: noise standard deviation / clip norm; NaN for a model not trained here.
-        held_in_loss: loss on held-in users' validation texts after the last step, nats per token; None if not measured.
-        held_out_loss: loss on held-out users' validation texts after the last step, nats per token; None if not
+        defense: the run's defense, as text.
+        unit: unit that the guarantee protects: user, example or none.
+        epsilon: epsilon of the guarantee; None without a guarantee.
+        delta: delta of the guarantee; None without a guarantee.
+        noise_multiplier: noise standard deviation divided by clip norm; NaN for a model that heldin did not train.
+        held_in_loss: loss on members' validation texts after the last step, in nats per token; None if not measured.
+        held_out_loss: loss on non-members' validation texts after the last step, in nats per token; None if not
             measured.
-        perplexity: e to the chosen checkpoint's mean loss over all tokens of held-out users' test texts; None if not
-            measured.
-        flagged: the people counted on page one of the run's report, and the attack that flags them; None if there are
-            none.
+        perplexity: exponential of the chosen checkpoint's mean loss over all tokens of non-members' test texts; None if
+            not measured.
+        flagged: the counts of flagged people on page one of the run's report, with the attack; None if there are no
+            counts.
         highest: largest AUROC of any attack or setting.
         auroc: AUROC of the primary attack.
         auroc_low: lower end of the 95 % interval of ``auroc``.
         auroc_high: upper end of the 95 % interval of ``auroc``.
         difference: AUROC minus the first run's, with a 95 % interval; None in the first row, and for runs that cannot
             be compared.
-        paired: whether both runs have the same held-in and held-out users, so that the interval comes from paired
-            differences.
-        tpr_at: (FPR, TPR); TPR is None if there are too few held-out users for this FPR.
-        ceiling: the accountant's bound on AUROC; None without one.
-        verdict: verdicts on the claims, in words; None without claims.
+        paired: whether both runs have the same members and non-members, so the interval uses paired differences.
+        tpr_at: pairs (FPR, TPR); TPR is None if there are too few non-members for this FPR.
+        ceiling: the accountant's bound on AUROC; None without a bound.
+        verdict: text about the verdicts on the claims; None without claims.
     """
 
     name: str
@@ -80,11 +78,11 @@ class Row:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Several runs compared.
+    """A comparison of several runs.
 
     Attributes:
-        notes: differences that make the rows less comparable.
-        over: the config key whose values are compared; None without one.
+        notes: sentences about differences that make the rows less comparable.
+        over: the config key whose values are compared; None without a key.
     """
 
     records: tuple[Record, ...]
@@ -97,17 +95,17 @@ Pair = Callable[[Path, Path], AurocDifference | None]
 
 
 def compare(folders: Sequence[Path], over: str | None = None, pair: Pair | None = None) -> Comparison:
-    """Read the runs' records, and compare them.
+    """Read the records of the runs, and compare the runs.
 
     Args:
-        folders: folders of finished runs; all are compared with the first.
-        over: dotted key of the runs' configs (``finetune.learning_rate``), or ``parameters``, ``users``, ``records``:
-            the model's size, held-in users, and trained records.
-        pair: returns the paired difference of two runs' AUROCs, if their ledgers agree, or None. All other differences
-            are joined as independent samples (MOVER).
+        folders: folders of finished runs; each run is compared with the first.
+        over: dotted key of the runs' configs (``finetune.learning_rate``), or ``parameters`` (of the model), ``users``
+            (members), or ``records`` (trained records).
+        pair: function that returns the paired difference of two runs' AUROCs if their ledgers agree, else None. All
+            other differences treat the runs as independent samples (MOVER).
 
     Raises:
-        InputError: a folder has no record, there are fewer than two, or a config lacks the key.
+        InputError: a folder has no record, there are fewer than two folders, or a config lacks the key.
     """
     # Before any record is read: every row after the first is held against the first.
     if len(folders) < 2:
@@ -126,12 +124,12 @@ def compare(folders: Sequence[Path], over: str | None = None, pair: Pair | None 
 
 
 def table(compared: Comparison, width: int) -> str:
-    """Return the rows as plain text in lines of at most ``width`` characters, with the notes below."""
+    """Return the comparison as plain text, in lines of at most ``width`` characters, with the notes at the end."""
     rows, over = compared.rows, compared.over
     fprs = [fpr for fpr, _ in rows[0].tpr_at]
     head = ["run", *([over] if over else []), "defense", "epsilon", "validation loss", "perplexity"]
     head += ["flagged of 100 / wrongly, by", "highest AUROC", "AUROC of the primary attack (95 %)"]
-    head += ["that less the first run's", *(f"TPR at {f:.2g}" for f in fprs), "bound on AUROC", "answer", "verdict"]
+    head += ["minus the first run's", *(f"TPR at {f:.2g}" for f in fprs), "bound on AUROC", "answer", "verdict"]
     cells = []
     for row in rows:
         tprs = dict(row.tpr_at)
@@ -207,7 +205,7 @@ def _row(folder: Path, record: Record, first: Record, over: str | None) -> Row:
 
 
 def _with_pair(row: Row, pair: Pair, folders: Sequence[Path], records: Sequence[Record], i: int) -> Row:
-    """Return the row with the paired difference, if the run has the first run's held-in users and attack."""
+    """Return the row with the paired difference, if the run and the first run have equal members and attacks."""
     first, record = records[0], records[i]
     same = (
         first.split.ledger_commitment is not None
@@ -250,14 +248,14 @@ def _value(folder: Path, record: Record, over: str) -> Any:
 
 
 def difference_of(first: Estimate, other: Estimate) -> tuple[float, float, float]:
-    """Return ``other`` minus ``first``, with the interval's limits."""
+    """Return ``other`` minus ``first``, with the limits of its interval."""
     # each run drew its own coins, so both intervals count: the samples are independent
     first_interval, two = ((e.value, e.lower, e.upper) for e in (first, other))
     return independent_difference(first_interval, two)
 
 
 def _defense(training: TrainingFacts | None) -> str:
-    """Return the defenses of the run: data-side defenses by name, then the defense of training."""
+    """Return the defenses of the run: first the names of data-side defenses, then the defense of training."""
     if training is None:
         return "not trained here"
     parts = [str(removal.name) for removal in training.removals]
@@ -266,42 +264,42 @@ def _defense(training: TrainingFacts | None) -> str:
 
 
 def _same(record: Record) -> tuple[tuple[str, Hashable], ...]:
-    """Return the properties that must be equal for a difference between rows to come from the defense."""
+    """Return the properties that runs must share. Otherwise a difference may not come from the defense."""
     return (
         ("corpora", record.corpus.fingerprint),
         ("reference models", record.reference.fingerprint),
         ("primary attacks", f"{record.primary_attack} {record.primary().aggregation}"),
         # The table takes its columns from the first row: another row's rates would silently read "-".
         ("false-positive rates", tuple(t.fpr for t in record.curve().tpr_at)),
-        ("texts under attack (fresh ones, or those of training)", record.scored_texts.kind),
+        ("scored texts (fresh, or training texts)", record.scored_texts.kind),
         ("scoring rules", str(record.scoring_rule)),
     )
 
 
 def _notes(records: Sequence[Record], rows: Sequence[Row]) -> list[str]:
-    """Return notes on differences that runs should not have. Held-in users may differ, except in cells of one block."""
+    """Return notes about differences that runs should not have. Only runs of one repetition need the same members."""
     notes = []
     of_all = [dict(_same(record)) for record in records]
     notes += [
-        f"the runs have different {quantity}: their numbers do not compare"
+        f"the runs have different {quantity}: their numbers are not comparable"
         for quantity in of_all[0]
         if len({run[quantity] for run in of_all}) > 1
     ]
     # The choice of checkpoint changes the attacked model, and not the losses of this table.
     chosen = {r.training.selection for r in records if r.training}
     if len(chosen) > 1:
-        notes.append("some runs keep the best checkpoint and some the last; losses are those after the last step")
+        notes.append("some runs keep the best checkpoint and others the last; all losses are from the last step")
     # Audits of one corpus share their users, so that the interval for independent
     # samples (``difference_of``) is too wide.
     if len({r.corpus.fingerprint for r in records if r.kind == "audit"}) < sum(r.kind == "audit" for r in records):
-        notes.append("some audits are of the same users: their differences are better known than the intervals say")
+        notes.append("some audits have the same users: the intervals of their differences are wider than necessary")
     paired = [row.name for row in rows if row.paired]
     if paired:
-        whose = "on the same held-in and held-out users as the first"
-        notes.append(f"{whose}, difference user by user: {', '.join(paired)}")
+        whose = "same members and non-members as in the first run"
+        notes.append(f"{whose}, so differences are paired by user: {', '.join(paired)}")
     drew = sum(record.kind != "audit" for record in records) > 1
     if drew and any(r.kind != "audit" and not row.paired for r, row in list(zip(records, rows, strict=True))[1:]):
-        notes.append("every run drew its own coins: rows differ by chance too, as their intervals say")
+        notes.append("every run drew its own coins, so rows also differ by chance; the intervals cover this")
     return notes
 
 
@@ -310,12 +308,12 @@ def _number(value: float | None, digits: int = 3) -> str:
 
 
 def fitted(head: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> list[str]:
-    """Return a table in lines within the width: with rows as rows, or else with rows as columns.
+    """Return a table as lines that fit the width. If rows do not fit, they become columns.
 
     Args:
-        head: name of each cell of a row; the first cell names the row.
+        head: names of the cells; the first cell names the row.
         rows: cells of each row; "-" is an unknown value.
-        width: maximum number of characters per line. If the columns do not fit, they are split over several tables.
+        width: maximum number of characters per line. If the columns do not fit, they are split into several tables.
     """
     lines = in_rows(head, rows)
     if max(map(len, lines)) <= width:
@@ -342,7 +340,7 @@ def in_rows(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def wrapped(cells: Sequence[str], widths: Sequence[int]) -> list[str]:
-    """Return the lines of a row, with each cell wrapped at its column's width."""
+    """Return the lines of a row. Each cell is wrapped at the width of its column."""
     parts = [textwrap.wrap(cell, width) or [""] for cell, width in zip(cells, widths, strict=True)]
     deep = max(map(len, parts))
     filled = zip(*(part + [""] * (deep - len(part)) for part in parts), strict=True)

@@ -1,4 +1,4 @@
-"""The conditions of an audit of a planted training set as sentences, for terminal and report."""
+"""Sentences about the conditions of an audit of a planted training set, for terminal and report."""
 
 from heldin.base.wording import counted
 from heldin.record.planted_facts import (
@@ -20,7 +20,7 @@ EASILY_TOLD = 0.8  # AUROC of canary rows against real ones, by text alone, from
 
 
 def statement(condition: Condition) -> Statement:
-    """Return the condition as a sentence."""
+    """Return the sentence that states the condition."""
     return ConditionStated[condition.name.name]()
 
 
@@ -39,7 +39,7 @@ def unmet_flaws(facts: PlantedFacts) -> tuple[Statement, ...]:
 
 
 def unshown_flaws(facts: PlantedFacts) -> tuple[Statement, ...]:
-    """Return why the effect of canary rows is not shown; empty if it is shown, or if there are no canary users."""
+    """Return the reasons why no effect of canary rows is shown; empty if it is shown, or without canary users."""
     if facts.control is None or facts.control.shows_effect:
         return ()
     flaws = {
@@ -52,11 +52,11 @@ def unshown_flaws(facts: PlantedFacts) -> tuple[Statement, ...]:
 
 
 def condition_lines(facts: PlantedFacts, *, every: bool = False) -> list[str]:
-    """Return a line for each condition that heldin did not check itself, and the counts if one is not met.
+    """Return a line for each condition that heldin did not check itself. If one is not met, also return the counts.
 
     Args:
         facts: facts of the planted set.
-        every: whether to return checked conditions as well, and the counts in any case.
+        every: whether to also return checked conditions, and to return the counts in any case.
     """
     lines = [
         f"{condition.known_by.value} ({explanation(condition, facts)}): {statement(condition)}"
@@ -71,7 +71,7 @@ def condition_lines(facts: PlantedFacts, *, every: bool = False) -> list[str]:
 
 
 def training_line(counts: TrainingCounts) -> str:
-    """Return a line with every count of the sequences given in training."""
+    """Return a line with all counts of the sequences that training gave the model."""
     epochs = "" if counts.epochs is None else f", {counts.epochs:.3g} epochs"
     starts = "" if counts.starts == 1 else f" over {counts.starts} starts"
     given = f"{counted(counts.sequences, 'sequence')} for {counted(counts.rows, 'row')}{epochs}{starts}"

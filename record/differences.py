@@ -1,4 +1,4 @@
-"""Values that differ between a record and its files, leaf by leaf."""
+"""Find the values that differ between a record and its files, leaf by leaf."""
 
 import json
 import math
@@ -13,11 +13,11 @@ TOLERANCE = 1e-9  # relative: sums in another order, on another CPU, differ by l
 
 @dataclass(frozen=True)
 class Difference:
-    """A place in the record whose stated value differs from its files.
+    """A value in the record that differs from the value in its files.
 
     Attributes:
-        where: dotted path of the place.
-        recomputed: the value from the files.
+        where: dotted path of the value.
+        recomputed: the value that the files give.
     """
 
     where: str
@@ -30,7 +30,7 @@ class Difference:
 
 
 def compared(where: str, stated: Any, again: Any) -> tuple[int, list[Difference]]:
-    """Return the number of compared leaves, and the leaves that differ by more than a relative 1e-9."""
+    """Return how many leaves were compared, and the leaves that differ by more than a relative 1e-9."""
     # Both sides take the way through JSON: the record was read from a file,
     # where tuples are lists and infinity is null.
     pairs = list(_pairs(where, _plain(stated), _plain(again)))
@@ -38,7 +38,7 @@ def compared(where: str, stated: Any, again: Any) -> tuple[int, list[Difference]
 
 
 def _plain(value: Any) -> Any:
-    """Return the value in JSON types only, as in a file."""
+    """Return the value in JSON types, as it would be in a file."""
     if isinstance(value, BaseModel):
         return json.loads(value.model_dump_json())
     if is_dataclass(value) and not isinstance(value, type):

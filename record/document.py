@@ -1,7 +1,7 @@
 """The record of a run: one typed, versioned document with every number in a report.
 
-The record is internal, and states that it contains exact statistics about private users. It has no user names, texts or
-secrets, only commitments to the secrets: ``masked`` and ``without_names`` remove names from configs and commands.
+The record is internal, and says that it contains exact statistics about private users. It contains no user names, texts
+or secrets, only commitments to the secrets. ``masked`` and ``without_names`` remove names from configs and commands.
 """
 
 import json
@@ -52,7 +52,7 @@ class PrecisionFacts(Facts):
         reason: why the precision is not float32: the user set it, it is the target's own (auto), or memory is too
             small.
         statistic: the primary attack.
-        values: number of texts of the sample, or of users for a statistic of all of a user's texts.
+        values: number of texts in the sample; number of users, if the statistic uses all of a user's texts.
         mean_shift: mean difference from float32, with its sign; null if float32 did not fit into memory.
         largest_shift: largest difference from float32, without its sign; null if float32 did not fit into memory.
         deviation: standard deviation of the statistic in float32; null if float32 did not fit into memory.
@@ -83,11 +83,11 @@ class EffortFacts(Facts):
     """Time, tokens and memory of a training.
 
     Attributes:
-        precisions: arithmetic of the passes: fp32, bf16.
+        precisions: precisions of the training passes: fp32, bf16.
         devices: names of the devices, in the order in which they were first used.
-        processes: largest number of processes at a time, each with a separate device.
-        tokens: predicted tokens of all records whose gradients were computed; a record counts once for each step.
-        step_seconds: duration of the steps alone, without evaluation and checkpoints.
+        processes: largest number of simultaneous processes, each with its own device.
+        tokens: number of predicted tokens in all records whose gradients were computed; a record counts once per step.
+        step_seconds: duration of the steps, without evaluation and checkpoints.
         tokens_per_second: tokens per second of ``step_seconds``; null if there were no steps.
         gradients_per_second: gradients of records per second of ``step_seconds``; null if there were no steps.
         peak_memory: largest number of bytes that torch used on a GPU of the first process; null on a CPU.
@@ -116,7 +116,7 @@ MEASURES: dict[str, type[Facts]] = {
 
 
 class Body(Results):
-    """The part of a record that follows from the folder's files, which ``heldin verify`` can therefore recompute.
+    """The part of a record that ``heldin verify`` can recompute, because it follows from the folder's files.
 
     Attributes:
         config: the run's config without names of people, or the options of an audit.
@@ -133,7 +133,7 @@ class Body(Results):
             tokenizers.
         left_out: attacks in the plan that did not run, and the reasons.
         resamples: number of bootstrap resamples behind each interval.
-        cell: the run's place in a sweep; null for a run outside a sweep.
+        cell: the run's position in a sweep; null for a run outside a sweep.
         planted: the planted training set that somebody else trained on; null for all other records.
         effort: time, tokens and memory of the training; null if heldin trained nothing.
         measures: facts of each measure, by its name.
@@ -170,7 +170,7 @@ class Body(Results):
         """Return the facts of a measure; None if it was not measured.
 
         Raises:
-            InputError: the record's facts have another type.
+            InputError: the facts in the record do not have this type.
         """
         kept = self.measures.get(measure)
         try:
@@ -180,17 +180,17 @@ class Body(Results):
 
     @property
     def utility(self) -> Utility | None:
-        """Return how well the model predicts held-out users' test texts."""
+        """Return how well the model predicts non-members' test texts."""
         return self.facts_of("utility", Utility)
 
     @property
     def precision(self) -> PrecisionFacts | None:
-        """Return the arithmetic of scoring, and its effect on scores; None for float32."""
+        """Return the precision of scoring and its effect on scores; None for float32."""
         return self.facts_of("precision", PrecisionFacts)
 
     @property
     def extraction(self) -> ExtractionFacts | None:
-        """Return how much of people's training texts sampling would emit."""
+        """Return how many people have training texts that sampling would emit."""
         return self.facts_of("extraction", ExtractionFacts)
 
     @property
@@ -221,25 +221,28 @@ class Record(Body):
     environment: Environment
 
     def counted_attack(self) -> AttackResult:
-        """Return the attack whose flagged people page one counts, with its curve: the deciding or the primary attack.
+        """Return the attack whose flagged people page one counts: the deciding attack, or else the primary attack.
 
-        It is the primary attack if the deciding attack has a changed setting, whose numbers only the decision has.
+        It is the primary attack if the deciding attack has a changed setting, because the record then has no curve for
+        the deciding attack.
         """
         strongest = self.decision.decision.strongest
         return self.primary() if strongest is None or self.decides_by_a_dial() else self.attacks[strongest]
 
     def decides_by_a_dial(self) -> bool:
-        """Return whether the deciding attack has no curve here, because a setting differs from the primary one."""
+        """Return whether the deciding attack has no curve here, because one of its settings differs from the primary
+        attack's."""
         # An index into the whole family, in which scores with a dial changed come after those of ``attacks``.
         strongest = self.decision.decision.strongest
         return strongest is not None and (strongest >= len(self.attacks) or self.attacks[strongest].curve is None)
 
     def flagged(self) -> Flagged | None:
-        """Return the people counted on page one; None for independent trainings, or if there are none."""
+        """Return the counts of flagged people on page one; None for independent trainings, or if there are no
+        counts."""
         return None if self.trainings is not None else self.decision.flagged
 
     def allowed_share(self, others_share: float) -> float | None:
-        """Return the largest share of members that any attack can flag in expectation under the guarantee.
+        """Return the largest expected share of members that any attack can flag if the guarantee holds.
 
         Args:
             others_share: share of non-members that the attack flags.
@@ -251,7 +254,7 @@ class Record(Body):
         return None if ceiling is None else float(np.interp(others_share, ceiling.fpr, ceiling.tpr))
 
     def curve(self) -> Curve:
-        """Return the curve of the primary attack, which is in every record."""
+        """Return the curve of the primary attack. Every record has this curve."""
         # The leading score is always among those shown (``audit.answer.shown_of``).
         curve = self.primary().curve
         assert curve is not None
@@ -264,7 +267,7 @@ class Record(Body):
         return self.training.ceiling if self.split.audited == "users" else self.training.ceiling_of_entities
 
     def primary(self) -> AttackResult:
-        """Return the primary attack under the first configured aggregation (by default the mean)."""
+        """Return the result of the primary attack with the first configured aggregation (by default the mean)."""
         return next(result for result in self.attacks if result.attack == self.primary_attack)
 
 
@@ -277,17 +280,18 @@ def write_new_record(
     command: str,
     gradient_norms: GradientNorms | None = None,
 ) -> Record:
-    """Write the record of new results, created now, to ``folder``/record.json, and return it.
+    """Write a record of new results to ``folder``/record.json with the current time, and return it.
 
-    An existing record with the same results is kept, with its date and command: somebody may have signed its report.
+    If a record with the same results exists, keep it with its time and command, because somebody may have signed its
+    report.
 
     Args:
-        body: the part that follows from the folder's files.
+        body: the part of the record that follows from the folder's files.
         environment: software and machine of the computation.
         folder: folder of the run or audit.
         name: name of the run or audit.
         command: the command line, without user names.
-        gradient_norms: norms of single records' gradients; None if not measured.
+        gradient_norms: gradient norms of single records; None if not measured.
     """
     record = Record(
         **dict(body),
@@ -313,7 +317,7 @@ def _readable(path: Path) -> Record | None:
 
 
 def _said(record: Record) -> dict[str, Any]:
-    """Return a record for comparison, with numbers as in the file, and without time, command and environment."""
+    """Return the content of a record for comparison, as in a file, without time, command and environment."""
     content: dict[str, Any] = json.loads(record.model_dump_json(exclude={"created", "command", "environment"}))
     return content
 
@@ -328,7 +332,7 @@ def _kind(body: Body) -> Kind:
 
 
 def write_record(record: Record, path: Path) -> None:
-    """Write ``record`` completely or not at all; fields that describe it come before its results."""
+    """Write ``record`` completely or not at all. Fields that describe the record precede its results."""
     content = json.loads(record.model_dump_json())
     # Inherited fields would come first: who opens the file sees this before any number about users.
     first = [name for name in Record.model_fields if name not in Body.model_fields and name != "environment"]
@@ -343,12 +347,12 @@ def read_record(path: Path, *, checked: bool = True) -> Record:
         checked: whether to refuse a record that was changed after it was written.
 
     Raises:
-        InputError: there is no record, it has another schema, or the document is not a record.
+        InputError: there is no record, its schema version is another, or the document is not a record.
     """
     if not path.is_file():
         folder = path.parent
         cells = next((f", such as '{cell.parent}'" for cell in sorted(folder.glob("cells/*/*/record.json"))), "")
-        of_a_sweep = f"; '{folder}' is a sweep's: name one of its training runs{cells}"
+        of_a_sweep = f"; '{folder}' is the folder of a sweep: name one of its training runs{cells}"
         remedy = of_a_sweep if (folder / "sweep.json").is_file() else ": name the folder of a finished run or audit"
         raise InputError(f"no record at '{path}'{remedy}")
     content = read_document(path, _AGAIN, checked=checked)
@@ -364,12 +368,12 @@ def read_record(path: Path, *, checked: bool = True) -> Record:
 
 
 def masked(config: dict[str, Any]) -> dict[str, Any]:
-    """Return the config with each list of user-name patterns replaced by the length of the list."""
+    """Return the config. The number of patterns replaces each list of user-name patterns."""
     return {key: _masked(value, key) for key, value in config.items()}
 
 
 def without_names(command: str) -> str:
-    """Return the command without the values of every ``--set`` that may contain user names, anywhere in the value."""
+    """Return the command without the value of any ``--set`` that may contain user names."""
     return shlex.join(_without_names(word) for word in shlex.split(command))
 
 

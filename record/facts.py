@@ -1,5 +1,4 @@
-"""The parts of a record that describe the audit's inputs, without results: corpus, split, models, training,
-environment."""
+"""The parts of a record that describe the inputs of an audit: corpus, split, models, training, environment."""
 
 from typing import Literal
 
@@ -23,16 +22,16 @@ PLAIN = "none"  # the name of training without a defense
 
 
 class SkippedRows(Facts):
-    """Rows of a group that were skipped when its texts were read.
+    """Rows that heldin skipped when it read the texts of a group.
 
     Attributes:
         group: the file of members or of non-members, or the corpus of both.
-        rows: number of all rows.
+        rows: total number of rows.
         without_text: number of rows without text.
         unusable: number of other unusable rows.
         users: number of users, including those in ``users_lost``.
-        users_with: number of users with a skipped row; a row with an unknown user counts for nobody.
-        users_lost: number of users without any other row.
+        users_with: number of users with a skipped row. A row whose user is unknown counts for no user.
+        users_lost: number of users whose rows were all skipped.
     """
 
     group: Literal["corpus", "held-in", "held-out"]
@@ -47,7 +46,7 @@ class SkippedRows(Facts):
     def of(
         cls, group: Literal["corpus", "held-in", "held-out"], skipped: Skipped, *, users: int, records: int
     ) -> "SkippedRows":
-        """Return the facts about a corpus with this many remaining users and records."""
+        """Return the facts about a corpus in which this many users and records remain."""
         return cls(
             group=group,
             rows=records + skipped.rows,
@@ -63,13 +62,13 @@ class TurnFacts(Facts):
     """Rows with turns, and the turns that count.
 
     Attributes:
-        format: form of the rows: "messages", "conversations" or "prompt-completion".
+        format: format of the rows: "messages", "conversations" or "prompt-completion".
         column: column of the messages, or of the prompt.
         counting: turns that deduplication, caps and canary users used: "all", a role, or "completion".
-        loss: turns with loss.
-        attack: scored turns.
-        mask_from: source of the assistant's parts: the template's own marks, TRL's variant of the template, or the
-            positions of turns in its text; null if no template wrote the rows.
+        loss: turns that the loss counts.
+        attack: turns that the attack scores.
+        mask_from: how heldin finds the assistant's parts: by the template's own marks, by TRL's variant of the
+            template, or by the positions of turns in its text; null if no template wrote the rows.
         template: hash of the template, its variant, its options and its special tokens.
     """
 
@@ -89,10 +88,9 @@ class CorpusFacts(Facts):
         fingerprint: hash of users, ids and texts.
         users: number of users with a record.
         records: number of records of all users.
-        skipped: skipped rows, of each file or of the corpus.
-        skipped_alike: p-value of Fisher's exact tests, corrected for two, of the hypothesis that members and
-            non-members equally often have skipped rows, and equally often lose all their rows; null if both are in one
-            corpus.
+        skipped: skipped rows of each file, or of the corpus.
+        skipped_alike: p-value of the hypothesis that rows are skipped, and users lose all rows, equally often in both
+            groups (two Fisher exact tests, corrected); null if both groups are in one corpus.
         records_per_audited_user: coarse percentiles of the number of records per audited user (``audit.coarse``).
         dropped_by_pattern: number of users dropped by the name patterns.
         dropped_by_minimum: number of users dropped because they have too few records.
@@ -100,7 +98,7 @@ class CorpusFacts(Facts):
         dropped_by_sampling: number of users left out because of the maximum number of users.
         public_users: number of users whose records pre-trained the base model.
         public_records: number of records of the public users.
-        text_unit: unit of a record in the corpus: a record of the source, or a sentence.
+        text_unit: what one record is: a record of the source, or a sentence.
         turns: facts about rows with turns; null for plain texts.
     """
 
@@ -121,7 +119,7 @@ class CorpusFacts(Facts):
 
     @property
     def lost_unevenly(self) -> bool:
-        """Return whether one of the two groups lost rows, or people, more often than chance explains."""
+        """Return whether one group lost rows or people more often than chance explains."""
         return self.skipped_alike is not None and self.skipped_alike < UNLIKELY
 
 
@@ -141,7 +139,7 @@ class Count(Facts):
 
 
 class Overlaps(Facts):
-    """Texts that both groups have (exact matches), counted and not removed.
+    """Texts that are in both groups (exact matches). heldin counts them, and does not remove them.
 
     Attributes:
         scored_texts_in_same_users_training: scored texts that are also in the same user's training records. In a run on
@@ -163,11 +161,11 @@ class Overlaps(Facts):
 
 
 class TrainingFile(Facts):
-    """The file given as the training data in an audit, searched for the audited users.
+    """The file that an audit was given as training data. heldin searches it for the audited users.
 
     Attributes:
         texts: number of scored texts of members.
-        texts_there: number of these texts that the file contains, word for word.
+        texts_there: number of these texts that are in the file, word for word.
         members_there: number of members whose names are in the file.
     """
 
@@ -211,7 +209,7 @@ class SplitFacts(Facts):
 
     @property
     def standing_reason(self) -> str:
-        """Return the reason in words."""
+        """Return the reason as text."""
         return str(self.reason)
 
 
@@ -224,12 +222,12 @@ class AnswerFacts(Facts):
         temperature: whether different seeds gave different texts in a test.
         samples: number of continuations.
         refused: number of continuations that the endpoint refused, or a filter withheld.
-        repeated: number of continuations that began with the text to continue; that part was removed.
-        other_length: number of continuations with more tokens than requested, or cut off with fewer.
-        same: number of cuts after which all continuations were equal.
+        repeated: number of continuations that began with the text to continue; heldin removed that part.
+        other_length: number of continuations that have more tokens than requested, or that were cut off with fewer.
+        same: number of cuts whose continuations were all equal.
         cuts: number of cuts with at least two continuations.
-        changed: whether the server named several models, or answered public words differently at the end; null if its
-            answers always differ.
+        changed: whether the server reported several models, or answered public words differently at the end; null if
+            its answers always differ.
     """
 
     top_k: int
@@ -265,11 +263,11 @@ class EndpointFacts(Facts):
 
 
 class AdapterFacts(Facts):
-    """An adapter and its base.
+    """An adapter and its base model.
 
     Attributes:
         base: the loaded base model, by folder or hub name.
-        named: base model in the adapter's config, if the user replaced it by ``base``; null if both are the same.
+        named: base model in the adapter's config, if the user replaced it by ``base``; null if the user did not.
         beside: number of other adapters and models in the adapter's folder; they were not loaded.
     """
 
@@ -279,16 +277,16 @@ class AdapterFacts(Facts):
 
 
 class ModelFacts(Facts):
-    """The facts about a model.
+    """Facts about a model.
 
     Attributes:
         name: name or origin of the loaded model.
         parameters: number of parameters; null behind an endpoint.
-        fingerprint: hash of the weights; behind an endpoint, of address, name, style and tokenizer.
+        fingerprint: hash of the weights; behind an endpoint, hash of address, name, style and tokenizer.
         architecture: class of the model in transformers.
         endpoint: connection to the model; null for a locally loaded model.
         stored: format of the weights in the files, such as bf16 or a quantised format; null if unknown.
-        adapter: the adapter and its base; null if there is none.
+        adapter: the adapter and its base model; null without an adapter.
     """
 
     name: Statement
@@ -301,7 +299,7 @@ class ModelFacts(Facts):
 
     @property
     def loaded(self) -> str:
-        """Return clauses on how the weights are stored, and on the adapter's base; "" if nothing is known."""
+        """Return clauses about the format of the weights and the adapter's base; "" if neither is known."""
         parts = [f"weights stored as {self.stored}"] if self.stored else []
         if self.adapter is not None:
             named = f" (its config names '{self.adapter.named}')" if self.adapter.named else ""
@@ -312,16 +310,17 @@ class ModelFacts(Facts):
 
 
 class CurvePoint(Facts):
-    """Measurements after some optimizer steps; losses in nats per token.
+    """Measurements after some optimizer steps. Losses are in nats per token.
 
     Attributes:
         step: number of optimizer steps so far.
-        epoch: epochs of training so far.
-        train_loss: loss on the last batches.
-        held_in_loss: loss on members' validation texts; null if there are none, which is possible for entities.
-        held_out_loss: loss on non-members' validation texts; null if there are none, which is possible for entities.
+        epoch: number of epochs so far.
+        train_loss: loss on the latest batches.
+        held_in_loss: loss on members' validation texts; null if there are no such texts, which can happen for entities.
+        held_out_loss: loss on non-members' validation texts; null if there are no such texts, which can happen for
+            entities.
         auroc: AUROC of the attack on samples of members and non-members.
-        public_loss: loss on public users' validation texts; null if none are set aside.
+        public_loss: loss on public users' validation texts; null if no such texts are set aside.
     """
 
     step: int
@@ -334,12 +333,12 @@ class CurvePoint(Facts):
 
 
 class Ceiling(Facts):
-    """The curve that no attacker's ROC curve exceeds in expectation if the guarantee holds.
+    """The curve that no attacker's expected ROC curve exceeds if the guarantee holds.
 
     Attributes:
         auroc: area under the curve.
         fpr: false-positive rates of points on the curve.
-        tpr: true-positive rates of the same points.
+        tpr: true-positive rates at the rates in ``fpr``.
     """
 
     auroc: float
@@ -355,10 +354,10 @@ class Ceiling(Facts):
 
 
 class RemovalFacts(Facts):
-    """The records that a data-side defense removed from training, or changed.
+    """The records that a data-side defense removed from training or changed.
 
     Attributes:
-        name: name of the data defense.
+        name: name of the defense.
         before: number of records before the defense.
         removed: number of records that the defense removed.
         users: number of users whose records the defense removed, or whose texts it changed.
@@ -373,7 +372,7 @@ class RemovalFacts(Facts):
 
     @property
     def did(self) -> str:
-        """Return the effect and the number of records, for a sentence."""
+        """Return the effect and the number of records as part of a sentence."""
         return f"left out {self.removed:,}" if self.changed is None else f"changed {self.changed:,}"
 
 
@@ -381,8 +380,8 @@ class EpsilonAt(Facts):
     """The guarantee for people with one exposure.
 
     Attributes:
-        exposed: number of records, or of holders (``ByExposure.counted``).
-        epsilon: epsilon of a person with this exposure; null if it is infinite.
+        exposed: number of records, or number of holders (``ByExposure.counted``).
+        epsilon: epsilon for a person with this exposure; null if it is infinite.
     """
 
     exposed: int
@@ -390,7 +389,7 @@ class EpsilonAt(Facts):
 
 
 class ByExposure(Facts):
-    """The guarantee by exposure, computed from the plan alone.
+    """The guarantee by exposure, which follows only from the plan.
 
     Attributes:
         counted: the unit of ``exposed``: records that a person wrote or is named in, or users who name an entity.
@@ -398,7 +397,7 @@ class ByExposure(Facts):
         curve: the guarantee, by ascending exposure.
         group_size: maximum number of records per user; null without caps.
         entity_cap: maximum number of records that name an entity; null without caps.
-        claimed: epsilon that the method's paper claims without a valid proof; null for other methods.
+        claimed: epsilon that the paper on the method claims without a valid proof; null for other methods.
     """
 
     counted: Literal["records", "holders"]
@@ -410,11 +409,11 @@ class ByExposure(Facts):
 
 
 class ExposedShare(Facts):
-    """The share of people who occur in at most a given number of training records, and their guarantee.
+    """The share of people who are in at most a given number of training records, and their guarantee.
 
     Attributes:
         exposed: the number of records.
-        epsilon: epsilon of a person with this many records; null if it is above 1,000 and was not computed.
+        epsilon: epsilon for a person with this many records; null if it is above 1,000, which is not computed.
         users: share of users with at most this many records, among users with any record.
         entities: share of recognised entities with at most this many records; null without a source of entities.
     """
@@ -433,7 +432,7 @@ class EarlierPlan(Facts):
         times: number of releases by the plan.
         unit: the unit that the plan protects.
         epsilon: epsilon of one release; null without a guarantee.
-        delta: delta of the guarantee; null without one.
+        delta: delta of the guarantee; null without a guarantee.
     """
 
     digest: str
@@ -447,9 +446,9 @@ class EarlierReleases(Facts):
     """The earlier releases in the config, and their guarantee together with this release.
 
     Attributes:
-        plans: plans of earlier releases; empty if the config states that there are none.
-        epsilon: epsilon of all releases together, at this plan's delta; null if no epsilon covers them all.
-        together: the guarantee of all releases with its conditions; null without one.
+        plans: plans of earlier releases; empty if the config says that there are none.
+        epsilon: epsilon of all releases together, at this plan's delta; null if no epsilon covers all of them.
+        together: the guarantee of all releases with its conditions; null without such a guarantee.
     """
 
     plans: list[EarlierPlan]
@@ -479,7 +478,7 @@ class DeclaredFacts(Facts):
 
     @property
     def stated(self) -> Statement:
-        """Return who declares epsilon, and whether somebody checked it."""
+        """Return a statement about who declares epsilon, and whether it was checked."""
         package = with_version(self.package, self.version)
         return Guaranteed.DECLARED(package=package, audit=AUDITS[self.audit]())
 
@@ -525,21 +524,22 @@ class TrainingFacts(Facts):
         delta: the plan's delta, also if the plan has no guarantee; null without noise.
         noise_multiplier: standard deviation of the noise, divided by the clip norm.
         cautions: warnings about the guarantee.
-        ceiling: bound on attackers' ROC curves; null unless a user is the privacy unit.
-        ceiling_of_entities: bound on attackers' ROC curves in an audit of entities; null without a guarantee for them.
+        ceiling: bound on attackers' ROC curves; null unless the privacy unit is a user.
+        ceiling_of_entities: bound on attackers' ROC curves in an audit of entities; null without a guarantee for
+            entities.
         records: number of records in training.
         users: number of users with records in training.
-        uncounted: number of records in training without a counted token, which added nothing; null if unknown.
+        uncounted: number of training records without a counted token, which add nothing; null if unknown.
         steps: number of steps.
         chosen_step: step whose checkpoint was kept.
         selection: rule that chose this checkpoint.
         curve: measurements during training.
         gap_auroc_spearman: rank correlation of generalisation gap and AUROC over the curve; null with too few points.
-        removals: effects of each data-side defense.
-        seconds: duration of training.
+        removals: effect of each data-side defense.
+        seconds: duration of the training.
         by_exposure: the guarantee by exposure; null for mechanisms without entities.
-        exposed: exposure of users and entities under text sampling, measured on private people.
-        gradients: number of gradients of records; a record counts once for each step that uses it; null for many
+        exposed: exposure of users and entities under text sampling, measured on private data.
+        gradients: number of computed gradients of records, with one count per record and step; null for independent
             trainings.
         fit: the plan compared with the data; null without noise.
         earlier: earlier releases about the same people; null if the config does not state whether there are any.
@@ -583,12 +583,12 @@ class TrainingFacts(Facts):
 
     @property
     def protects_named(self) -> bool:
-        """Whether people named in others' records are protected too."""
+        """Whether the guarantee also protects people who are named in others' records."""
         return self.unit == "user-entity"
 
     @property
     def earlier_stated(self) -> Statement:
-        """Return the statement on earlier releases about the same people."""
+        """Return the statement about earlier releases that concern the same people."""
         if self.earlier is None:
             return EarlierText.NOT_STATED()
         if not self.earlier.plans:
@@ -600,17 +600,17 @@ class TrainingFacts(Facts):
 
     @property
     def guarantee(self) -> str:
-        """Return the guarantee in words."""
+        """Return the guarantee as text, with its conditions."""
         return str(self.promise)
 
     @property
     def guarantee_alone(self) -> str:
-        """Return the guarantee in words, without the conditions."""
+        """Return the guarantee as text, without its conditions."""
         return str(without_conditions(self.promise))
 
     @property
     def warnings(self) -> list[str]:
-        """Return the cautions to read with the guarantee, in words."""
+        """Return the cautions about the guarantee, as texts."""
         cautions = list(self.cautions)
         if self.fit is not None:
             cautions += warnings_of(self.fit, self.delta if self.epsilon is not None and not cautions else None)
@@ -618,7 +618,7 @@ class TrainingFacts(Facts):
 
     @property
     def protected(self) -> str:
-        """Return the unit that epsilon protects, in a word or two."""
+        """Return a word or two for the unit that epsilon protects."""
         exposure = self.by_exposure
         if exposure is None:
             return self.unit
@@ -630,10 +630,10 @@ class TrainingFacts(Facts):
 
 
 class GradientNorms(Facts):
-    """Norms of single records' gradients at the base model.
+    """Gradient norms of single records at the base model.
 
     Attributes:
-        edges: bin edges with equal ratios.
+        edges: edges of the bins; the ratio of neighbouring edges is constant.
         canaries: number of records of canary users in each bin.
         real: number of records of real users in each bin.
     """
@@ -652,8 +652,8 @@ class Environment(Facts):
         packages: versions of packages by name.
         git_revision: revision of heldin; null outside a checkout.
         device: device of the models.
-        threads: number of torch's threads.
-        seconds: duration of each stage; for a run, the sum over all calls.
+        threads: number of threads that torch uses.
+        seconds: duration of each stage; a run sums the durations over all calls.
         peak_memory: largest number of bytes that the process used, on its GPU if it used one.
     """
 
@@ -668,12 +668,12 @@ class Environment(Facts):
 
 
 class CellFacts(Facts):
-    """A run's place in a sweep.
+    """A run's position in a sweep.
 
     Attributes:
         sweep: hash of the sweep's plan, which was fixed before the coins of its blocks were drawn.
-        block: number of the block, from 1. The runs of a group in a block share their coins.
-        group: name of the group of variants with the same users and attacker's texts.
+        block: number of the block, starting at 1. Within a block, the runs of a group share their coins.
+        group: name of the group of variants that have the same users and attacker's texts.
         variant: name of the variant.
     """
 
@@ -696,7 +696,7 @@ class ScoredTexts(Facts):
 
 
 class MeasuredTable(Facts):
-    """A table in a report for a measure of another package, if the measure's facts have it under ``table``.
+    """A table in a report for a measure of another package. The measure's facts contain it under ``table``.
 
     Attributes:
         head: names of the columns.

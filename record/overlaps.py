@@ -1,6 +1,6 @@
-"""Texts in both groups, by exact match, and skipped rows.
+"""Texts that are in both groups, by exact match, and skipped rows.
 
-A checked count is a number; an unchecked count is unknown.
+A count is a number if heldin checked it, and unknown otherwise.
 """
 
 import itertools
@@ -22,7 +22,7 @@ LEAST_HELD_IN_TRAINED_ON = 0.5
 
 @dataclass(frozen=True)
 class Seen:
-    """Counts of users' texts in the training records.
+    """Counts of users' texts that are in the training records.
 
     Attributes:
         own: number of texts in training records of the same user.
@@ -41,13 +41,13 @@ Parts = Sequence[str]  # of a text, which is found by any of them: its turns, or
 
 
 def seen_in_training(texts: Mapping[str, Sequence[Parts]], training: Iterable[tuple[str, str]]) -> Seen:
-    """Look for users and their texts in training records; memory grows only with the texts to find.
+    """Search training records for users and their texts. Memory use depends only on the texts that are searched for.
 
-    An empty part, such as a document without counted text, is never found.
+    An empty part never matches, for example that of a document without counted text.
 
     Args:
-        texts: texts to find, by user.
-        training: user and text of every training record, or of each of its turns.
+        texts: texts to search for, by user.
+        training: user and text of every training record, or of each turn of every record.
     """
     # Digests of 16 bytes in place of texts, and the training records are read once, as
     # a stream. One text may be of several users.
@@ -77,7 +77,7 @@ def seen_in_training(texts: Mapping[str, Sequence[Parts]], training: Iterable[tu
 
 
 def texts_in(texts: Iterable[Parts], among: Iterable[str]) -> int:
-    """Return how many of the texts have a part that equals one of the other texts."""
+    """Return how many of the texts have a part that equals one of the texts in ``among``."""
     there = {text_key(text) for text in filter(None, among)}
     return sum(any(text_key(part) in there for part in filter(None, parts)) for parts in texts)
 
@@ -92,11 +92,11 @@ NOT_KNOWN = Count(count=None, known_by="not known")
 
 
 def training_flaws(member: Mapping[str, bool], seen: Mapping[bool, Seen], held_out_texts: int) -> list[Statement]:
-    """Return why the training file invalidates a comparison of held-in with held-out users; empty if it does not.
+    """Return reasons why the training file invalidates the comparison of members with non-members; empty if none.
 
     Args:
-        seen: matches of held-in (True) and held-out (False) users with the training file.
-        held_out_texts: number of scored texts of held-out users.
+        seen: matches of members (True) and non-members (False) with the training file.
+        held_out_texts: number of scored texts by non-members.
     """
     trained_on = seen[True].users | seen[False].users
     sides = {side: [user for user, held_in in member.items() if held_in is side] for side in (True, False)}
@@ -116,9 +116,10 @@ def training_flaws(member: Mapping[str, bool], seen: Mapping[bool, Seen], held_o
 
 
 def skipped_alike(members: SkippedRows, others: SkippedRows) -> float:
-    """Return the p-value of the hypothesis that both groups equally often have skipped rows, and lose all rows.
+    """Return the p-value of the hypothesis that rows are skipped, and users lose all rows, equally often in both
+    groups.
 
-    It comes from Fisher's exact test of each of the two, corrected for two tests.
+    It combines two Fisher exact tests, one for each part of the hypothesis, with a correction for two tests.
     """
     # Of users and not of rows: the rows of one user come from one place.
     groups = (members, others)

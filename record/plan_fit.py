@@ -1,4 +1,4 @@
-"""A plan compared with its data: the numbers, and the sentences for people."""
+"""How a plan fits its data: the numbers, and sentences about them."""
 
 from typing import Literal
 
@@ -13,16 +13,18 @@ class PlanFit(Facts):
     """The numbers in a plan, and the actual numbers in the data, measured on private people.
 
     Attributes:
-        unit: unit of the stated population; under group privacy, copies of records count.
-        population: the stated number.
-        units: number in training (for many trainings: with the worst-case user); before training, the expected number.
-        planned: gradients of records per step, if the population is right and every drawn user has the group size; null
-            if the plan does not determine it.
-        gradients: mean number of computed gradients per step, or the expected number; or null.
-        group_size: number of records per user that the plan assumes; null if it assumes none.
+        unit: unit of the stated population; under group privacy, copies of records.
+        population: the number of units that the plan states.
+        units: number of units in training; for independent trainings, with the worst-case user; before training, the
+            expected number.
+        planned: number of records' gradients per step, if the population is right and every drawn user has the group
+            size; null if the plan does not determine it.
+        gradients: mean number of computed gradients per step, or the expected number; null if unknown.
+        group_size: number of records per user that the plan assumes; null if it assumes no number.
         users: number of users.
-        short: number of users with fewer records than ``group_size``; null if that is null, and for one to nine users.
-        protected: number of users, or records at the example level, that the guarantee covers.
+        short: number of users with fewer records than ``group_size``; null without a group size, and for one to nine
+            users.
+        protected: number of users that the guarantee covers; at the example level, number of records.
     """
 
     unit: Literal["users", "records"]
@@ -37,14 +39,14 @@ class PlanFit(Facts):
 
 
 def figures_of(fit: PlanFit) -> list[Statement]:
-    """Return the plan's and the data's numbers together."""
+    """Return statements that give the plan's numbers and the data's numbers."""
     short = [] if fit.short is None else [PlanFitText.SHORT]
     return [code(**fit.model_dump()) for code in [*_stated(fit), *short]]
 
 
 def differences_of(fit: PlanFit) -> list[Statement]:
-    """Return the numbers that differ by a fifth, and the number of users that may explain them; empty if none
-    differ."""
+    """Return the numbers that differ by at least a fifth, and the users who may explain it; empty if no number
+    differs."""
     far = [code for code, (number, stated) in _stated(fit).items() if abs(number - stated) >= DIFFERS * stated]
     # Users below the group size are no difference in themselves: a group size above the median is a choice.
     short = [PlanFitText.SHORT] if far and fit.short else []
@@ -55,7 +57,7 @@ def warnings_of(fit: PlanFit, delta: float | None) -> list[Statement]:
     """Return warnings about the plan.
 
     Args:
-        delta: delta of the guarantee; None without one, or if the warning was already given.
+        delta: delta of the guarantee; None without a guarantee, or to omit the warning about delta.
     """
     differences, units = differences_of(fit), max(1, fit.protected)
     warnings = [PlanFitText.MISFIT(differences=differences)] if differences else []
@@ -66,7 +68,7 @@ def warnings_of(fit: PlanFit, delta: float | None) -> list[Statement]:
 
 
 def _stated(fit: PlanFit) -> dict[PlanFitText, tuple[float, float]]:
-    """Return the number in the data, and the plan's number."""
+    """Return pairs of the number in the data and the number in the plan."""
     stated: dict[PlanFitText, tuple[float, float]] = {PlanFitText.UNITS: (fit.units, fit.population)}
     if fit.gradients is not None and fit.planned is not None:
         stated[PlanFitText.GRADIENTS] = (fit.gradients, fit.planned)

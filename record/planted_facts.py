@@ -1,4 +1,4 @@
-"""The parts of a record about a planted training set, and the conditions of a certified statement about it.
+"""The parts of a record about a planted training set, and the conditions for certified statements about it.
 
 All parts are facts: names, states and numbers. ``record.condition_words`` turns facts into sentences.
 """
@@ -15,7 +15,7 @@ _MOST_DEVIATION = 4.06  # standard errors that a normal number exceeds on either
 
 
 class ConditionName(StrEnum):
-    """A condition of a certified statement about a training that heldin did not run (docs/theory.md)."""
+    """A condition for certified statements about a training that heldin did not run (docs/theory.md)."""
 
     FAIR_COINS = "fair_coins"
     FIXED_BEFORE_COINS = "fixed_before_coins"
@@ -32,7 +32,7 @@ class ConditionName(StrEnum):
 
 
 class Known(StrEnum):
-    """How a condition is known."""
+    """How heldin knows whether a condition is met."""
 
     CHECKED = "checked"
     DECLARED = "declared"
@@ -40,7 +40,7 @@ class Known(StrEnum):
 
 
 class Reason(StrEnum):
-    """The reason for a condition's state."""
+    """The reason why a condition has its state."""
 
     DRAWN_AGAIN = "drawn_again"
     HASHES_KEPT = "hashes_kept"
@@ -84,13 +84,13 @@ class Reason(StrEnum):
 
 
 class Condition(Facts):
-    """A condition of a certified statement.
+    """A condition for certified statements.
 
     Attributes:
         name: name of the condition.
-        known_by: checked by heldin, declared by the person who signs, or not met.
-        reasons: reasons for the state; there may be several.
-        look: number of the earlier look that found the condition not met; null otherwise.
+        known_by: whether heldin checked the condition, the person who signs declared it, or it is not met.
+        reasons: one or more reasons for the state.
+        look: number of the earlier look that found the condition not met; null if there was none.
     """
 
     name: ConditionName
@@ -100,14 +100,14 @@ class Condition(Facts):
 
 
 class JoinedRows(Facts):
-    """Counts of the ends of sequences, if rows were joined and cut, so no row can be recognised.
+    """Counts of the ends of sequences, for rows that were joined and cut, so no row can be recognised.
 
     Attributes:
-        ends: number of runs of tokens at the beginning and the end of each distinct sequence.
+        ends: number of token runs at the beginning and the end of each distinct sequence.
         foreign: number of ends that are in no row.
-        foreign_expected: expected number of ends that span two rows.
+        foreign_expected: expected number of ends that extend over two rows.
         canary: number of ends that are only in canary users' rows.
-        canary_expected: expected number of ends that are only in canary users' rows.
+        canary_expected: expected value of ``canary``.
     """
 
     ends: int
@@ -118,12 +118,13 @@ class JoinedRows(Facts):
 
     @property
     def are_foreign(self) -> bool:
-        """Return whether far more ends are in no row than joining explains."""
+        """Return whether far more ends are in no row than joining of rows explains."""
         return self.ends >= _ENOUGH_ENDS and self.foreign > (self.foreign_expected + self.ends) / 2
 
     @property
     def lack_canaries(self) -> bool:
-        """Return whether clearly fewer ends are in canary rows than chance explains, with a probability below 1e-6."""
+        """Return whether clearly fewer ends than expected are in canary rows. By chance, this has probability below
+        1e-6."""
         return self.canary < self.canary_expected - 5 * math.sqrt(self.canary_expected)
 
 
@@ -131,11 +132,11 @@ class ReadingOrder(Facts):
     """The positions of canary rows and other rows in the order of all sequences of the training.
 
     Attributes:
-        canary_users: number of canary users whose rows were given.
-        other_users: number of other users whose rows were given.
-        earlier: probability that a canary row was given earlier than another row, on average over its reads.
+        canary_users: number of canary users whose rows were read.
+        other_users: number of other users whose rows were read.
+        earlier: probability that a canary row was read earlier than another row, on average over its reads.
         deviation: ``earlier`` minus a half, in standard errors.
-        last_earlier: probability that a canary row was last given before another row was last given.
+        last_earlier: probability that a canary row was read for the last time before another row's last time.
         last_deviation: ``last_earlier`` minus a half, in standard errors.
     """
 
@@ -148,27 +149,27 @@ class ReadingOrder(Facts):
 
     @property
     def tells_canaries(self) -> bool:
-        """Return whether canary rows have different places from other rows.
+        """Return whether the positions of canary rows differ from the positions of other rows.
 
-        The probability of a false alarm is 1 in 10,000, for both tests together, if the order depends on no text.
+        If the order depends on no text, the probability of a false alarm is 1 in 10,000 for both tests together.
         """
         return max(abs(self.deviation), abs(self.last_deviation)) > _MOST_DEVIATION
 
 
 class TrainingCounts(Facts):
-    """Counts of the sequences given in training, from the log of ``AuditCallback``.
+    """Counts of the sequences that training gave the model, from the log of ``AuditCallback``.
 
     Attributes:
-        starts: number of starts of the training: 1, plus 1 for each time that it resumed from a checkpoint.
+        starts: number of starts of the training: 1, plus 1 for each time it resumed from a checkpoint.
         processes: largest number of processes that trained together.
         steps: number of optimizer steps.
-        epochs: number of epochs by the trainer's count; null if it does not count them.
-        sequences: number of sequences given to the model, over all epochs.
-        longest: number of tokens of the longest sequence, without special tokens.
+        epochs: number of epochs that the trainer counted; null if it does not count epochs.
+        sequences: number of sequences that the model was given, over all epochs.
+        longest: number of tokens in the longest sequence, without special tokens.
         rows: number of rows in the planted set.
-        late: number of rows without a scored token within the length limit. Training may count no loss on them.
-        missing: lower limit of the number of rows that were never given; ``late`` rows do not count.
-        missing_canary_rows: number of canary users' rows in ``missing``.
+        late: number of rows without a scored token within the length limit. Training may count no loss on these rows.
+        missing: lower limit of the number of rows that were never given; does not count ``late`` rows.
+        missing_canary_rows: number of canary users' rows among ``missing``.
         foreign: number of sequences that are neither a row nor a part of a row.
         silent: number of rows with some logged labels and no token with loss; ``late`` rows do not count. Null if the
             log saw no labels.
@@ -179,18 +180,19 @@ class TrainingCounts(Facts):
         short: number of rows that were cut below the plan's length limit, without the rest in another sequence.
         pieces: number of sequences that are a second or later part of a row.
         alike: number of rows that, after cutting, equal a row with another text.
-        repeated: number of times that a row was given a second time within an epoch.
+        repeated: how often a row was given again within an epoch, over all rows.
         packed: number of sequences that shared a row of a batch with others.
         fewest_reads: smallest number of times that a row was given.
         most_reads: largest number of times that a row was given.
         joined: counts of the ends of sequences, if sequences look like joined and cut rows; null otherwise.
-        silent_canary_users: number of member canary users whose rows never had a loss; null if no labels were seen.
+        silent_canary_users: number of members among canary users whose rows never had a loss; null if no labels were
+            visible.
         reads_canaries: mean number of times that a canary row was given; null without canary rows.
         reads_others: mean number of times that a real row was given.
-        loss_share_canaries: mean share of a canary row's tokens with loss, in sequences whose labels were seen; null if
+        loss_share_canaries: mean share of a canary row's tokens with loss, over sequences with visible labels; null if
             there are none.
-        loss_share_others: mean share of a real row's tokens with loss, in sequences whose labels were seen.
-        order: when canary users' rows were given; null if no row can be recognised, or there are too few users.
+        loss_share_others: mean share of a real row's tokens with loss, over sequences with visible labels.
+        order: when training read canary users' rows; null if no row can be recognised, or there are too few users.
     """
 
     starts: int
@@ -237,14 +239,14 @@ class ControlOutcome(StrEnum):
 
     @property
     def contradicts(self) -> bool:
-        """Return whether canary rows were not learned like other rows."""
+        """Return whether the model did not learn canary rows like other rows."""
         return self in (ControlOutcome.NO_EFFECT, ControlOutcome.WEAKENED)
 
 
 class ControlFacts(Facts):
-    """The effect of planted rows, compared with real rows of the same training.
+    """The effect of canary rows, compared with real rows of the same training.
 
-    A row's gain is the reference's loss on it minus the audited model's, in nats per token.
+    The gain of a row is the reference's loss on the row minus the audited model's, in nats per token.
 
     Attributes:
         outcome: passed: members among canary users gained more than non-members. Weakened: they gained more, but less
@@ -255,14 +257,14 @@ class ControlFacts(Facts):
         untrained_rows: number of untrained real rows in the sample.
         rows_auroc: probability that a trained row gained more than an untrained row; null if it was not measured.
         rows_lower: lower limit of ``rows_auroc``.
-        held_in: number of member canary users.
-        held_out: number of non-member canary users.
+        held_in: number of members among canary users.
+        held_out: number of non-members among canary users.
         canary_auroc: probability that a member canary user's rows gained more than a non-member canary user's rows.
         canary_lower: lower limit of ``canary_auroc``.
         difference_lower: lower limit of ``rows_auroc`` minus ``canary_auroc``.
         level: probability that a limit is wrong.
-        noticed_from: AUROC of trained real rows from which the control notices each known filter with probability 0.8,
-            by the plan and by the measured rows; null if it never does.
+        noticed_from: lowest AUROC of trained real rows for which the control notices each known filter with probability
+            0.8, by the plan and by the measured rows; null if it never does.
     """
 
     outcome: ControlOutcome
@@ -305,7 +307,7 @@ class FormFacts(Facts):
 
 
 class PlantedFacts(Facts):
-    """A training set planted by heldin, on which somebody else trained.
+    """A training set that heldin planted and on which somebody else trained.
 
     Attributes:
         planted: UTC time at which heldin wrote the set.
@@ -313,7 +315,7 @@ class PlantedFacts(Facts):
         training_set: hash of the training set.
         rows: number of rows of the set.
         skipped: rows of the original set that were left out.
-        look: number of this look at a checkpoint, from 1.
+        look: number of this look at a checkpoint, starting at 1.
         looks: number of looks that the plan allows.
         evidence: evidence that the plan requires: a log of ``AuditCallback``, or a declaration.
         declared_by: person who declared the conditions that heldin cannot check; null if nobody did.
@@ -343,7 +345,7 @@ class PlantedFacts(Facts):
 
 
 def deciding(conditions: Iterable[Condition]) -> Condition | None:
-    """Return the declared condition that matters most for a certificate; None if none is declared."""
+    """Return the declared condition on which a certificate depends most; None if no condition is declared."""
     order = list(DECIDING)
     declared = [condition for condition in conditions if condition.known_by is Known.DECLARED]
     return min(declared, key=lambda condition: order.index(condition.name), default=None)

@@ -1,4 +1,4 @@
-"""The files of a planted folder: the files for the person who trains, and the names of the files that stay."""
+"""The files of a planted folder: the files for the person who trains, and the names of the files to keep."""
 
 import json
 from pathlib import Path
@@ -16,9 +16,9 @@ _DICT = "dataset_dict.json"
 
 
 def content_sha256(path: Path) -> str:
-    """Return the hash of a file, or of the names and contents of the files that ``load_from_disk`` reads in a folder.
+    """Return the hash of a file. For a folder, hash the names and contents of the files that ``load_from_disk`` reads.
 
-    Other files, such as caches of ``map``, are not part of the hash. Raises InputError for a folder that
+    The hash ignores other files, such as caches of ``map``. Raises InputError for a folder that
     ``save_to_disk`` did not write, or that lacks a file.
     """
     if path.is_file():
@@ -34,14 +34,14 @@ def content_sha256(path: Path) -> str:
 
 
 def splits_of(path: Path) -> tuple[str, ...]:
-    """Return the names of the splits of a folder written by ``DatasetDict.save_to_disk``; empty for other folders."""
+    """Return the names of the splits in a folder of ``DatasetDict.save_to_disk``; empty for other folders."""
     return tuple(_json(path / _DICT)["splits"]) if (path / _DICT).is_file() else ()
 
 
 def home_of(audit: Path, recorded: str) -> Path:
-    """Return the planted folder of an audit: its parent folder, or else the folder in the record.
+    """Return the planted folder of an audit: the audit's parent folder, or else the folder that the record names.
 
-    Audits move with their planted folder, and another folder may now be at its old place.
+    Audits move together with their planted folder, and another folder may now have its old path.
     """
     home = audit.resolve().parent.parent
     return home if (home / MANIFEST).is_file() else Path(recorded)

@@ -1,4 +1,4 @@
-"""The recipients of a model, and the access that they get: declared in the config, not checked."""
+"""The recipients of a model and their access. The config declares both, and heldin does not check them."""
 
 from collections.abc import Mapping
 from typing import Any, Literal
@@ -42,7 +42,7 @@ class Release(Section):
 
 
 def release_of(config: Mapping[str, Any]) -> Release | None:
-    """Return the declaration in a record's config; None if there is none, or an invalid one."""
+    """Return the release in a record's config; None if there is none, or if it is invalid."""
     stated = config.get("release")
     try:
         return None if stated is None else Release.model_validate(stated)

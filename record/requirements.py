@@ -1,4 +1,4 @@
-"""A comparison of one model's record with limits: the limits of its answer, and the organisation's."""
+"""Compare a record with limits: the limits behind its answer, and the organisation's limits."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from heldin.record.facts import TrainingFacts
 
 
 class LimitStatus(StrEnum):
-    """The result for a limit, from a record."""
+    """Whether a record shows that a limit is met."""
 
     MET = "met"
     NOT_SHOWN = "not_shown"
@@ -25,11 +25,11 @@ class Held:
     """A limit, and the record's result for it.
 
     Attributes:
-        status: met or broken if the confidence limit shows it; not shown to be met if it is open; or not measured.
-        value: the measured value, the largest if there are several attacks; None if not measured.
-        reach: the deciding 95 % confidence limit: for a broken limit the near one, otherwise the far one; the value
-            itself if it is exact; None if not measured.
-        exact: whether the measure follows from the plan alone.
+        status: met or broken if the confidence limit shows it; not shown if neither is certain; or not measured.
+        value: the measured value; with several attacks, the largest; None if not measured.
+        reach: the 95 % confidence limit that decides: the nearer one for a broken limit, otherwise the farther one. It
+            is the value itself for an exact measure; None if not measured.
+        exact: whether the plan alone determines the measure.
     """
 
     requirement: Requirement
@@ -40,12 +40,12 @@ class Held:
 
 
 def held_against(record: Record, requirements: Sequence[Requirement]) -> list[Held]:
-    """Return each limit with its result, in order."""
+    """Return the record's result for each limit, in order."""
     return [_held(record, requirement) for requirement in requirements]
 
 
 def held_for_no_leak(record: Record) -> list[Held]:
-    """Return the requirements for "no leak found": on the AUROC, and on the true-positive rate at ``decision.fpr``."""
+    """Return the results for the limits of "no leak found": AUROC, and true-positive rate at ``decision.fpr``."""
     by, decided = record.decision.by, record.decision.decision
     limits = (
         (Requirement("auroc", at_most=by.auroc), decided.largest_auroc, decided.shown_auroc, decided.excluded_auroc),
@@ -67,7 +67,7 @@ def held_for_no_leak(record: Record) -> list[Held]:
 
 
 def epsilon_per_user(training: TrainingFacts | None) -> float | None:
-    """Return epsilon for every user. Under user-entity DP it exists only if caps or coins of users determine it."""
+    """Return epsilon for every user. Under user-entity DP, it exists only if caps or users' coins determine it."""
     if training is None:
         return None
     if not training.protects_named:
@@ -85,7 +85,8 @@ def epsilon_per_entity(training: TrainingFacts | None) -> float | None:
 
 
 def _epsilon_at(training: TrainingFacts, exposed: int | None) -> float | None:
-    """Return epsilon at this exposure: None without a guarantee, the plan's epsilon if the curve lacks the exposure."""
+    """Return epsilon at this exposure; None without a guarantee. If the curve lacks the exposure, use the plan's
+    epsilon."""
     if exposed is None or training.epsilon is None or training.by_exposure is None:
         return None
     at = {point.exposed: point.epsilon for point in training.by_exposure.curve}
@@ -93,10 +94,10 @@ def _epsilon_at(training: TrainingFacts, exposed: int | None) -> float | None:
 
 
 def aurocs(record: Record) -> dict[tuple[str, str], Estimate]:
-    """Return the AUROC of every attack by aggregation, and of every changed setting of the attacker.
+    """Return the AUROC of every attack with every aggregation, and of every changed setting of the attacker.
 
-    All these AUROCs count against a limit, because an attacker could have chosen any. Empty for trainings and canary
-    users, which are made to be distinguishable and which limits do not concern.
+    All these AUROCs count against a limit, because an attacker could have chosen any of them. Empty for independent
+    trainings and for canary users: they are made to be distinguishable, and limits do not apply to them.
     """
     if record.trainings is not None or record.split.audited == "canaries":
         return {}

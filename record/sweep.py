@@ -1,4 +1,4 @@
-"""The document of a sweep: results of its cells, separately and together. All numbers of a comparison come from it."""
+"""The document of a sweep: the results of each cell and of all cells together. Comparisons use only its numbers."""
 
 from pathlib import Path
 from typing import Any, Literal
@@ -25,15 +25,15 @@ TUNING = "tuning"  # the folder, within a sweep's, of the sweep that tunes it
 
 
 class CellTests(Facts):
-    """The tests in one cell's record.
+    """The tests in the record of one cell.
 
     Attributes:
         scores: number of judged scores.
-        sides: who decided membership.
+        sides: how membership was decided.
         certifiable: whether statements about these groups may be certified.
         false_alarms: upper limit on the probability of a false "leaks"; null if there is none.
         separating: number of scores that separated the groups.
-        extraction: how much of training texts sampling would emit; null if it was not measured.
+        extraction: how many people have training texts that sampling would emit; null if it was not measured.
         marks: exposure of canary users' marks; null if it was not measured.
     """
 
@@ -50,7 +50,7 @@ class CellTests(Facts):
 
 
 def tests_of(record: Record) -> CellTests:
-    """Return the tests in a cell's record."""
+    """Return the tests in the record of a cell."""
     facts, by = record.decision, record.decision.by
     return CellTests(
         texts=record.attacker_texts,
@@ -67,13 +67,13 @@ def tests_of(record: Record) -> CellTests:
 
 
 class JointVerdict(Facts):
-    """A cell's verdict, corrected for the verdicts of all cells.
+    """A cell's verdict, corrected for the verdicts of all other cells.
 
     Attributes:
-        subjects: people whom the verdict concerns.
+        subjects: people whom the verdict is about.
         outcome: outcome in the cell's record.
-        standing: evidence in the cell's record.
-        p_value: smallest level that rejects the claim; null if there was no test.
+        standing: strength of the evidence in the cell's record.
+        p_value: smallest level at which the test rejects the claim; null if there was no test.
         adjusted: the p-value after Holm's correction over all cells and groups of people; null if there was no test.
     """
 
@@ -86,8 +86,8 @@ class JointVerdict(Facts):
 
     @property
     def jointly_contradicted(self) -> bool:
-        """Return whether the claim is contradicted, certified at 95 % for all cells together and in the cell's record
-        too."""
+        """Return whether the claim is contradicted in the cell's record, and certified at 95 % for all cells
+        together."""
         certified = self.standing == Standing.CERTIFIED.value and self.outcome == Outcome.CONTRADICTED.value
         return certified and self.adjusted is not None and self.adjusted <= JOINT_ALPHA
 
@@ -121,15 +121,15 @@ class CanaryPoint(Facts):
 
 
 class Band(Facts):
-    """The exposure of a third of the held-in users under a variant. The thirds are the same people for all variants.
+    """The exposure of a third of the members under a variant. The thirds are the same people for all variants.
 
     Attributes:
-        of: the sorting key under the first variant: users' number of training records, or the distance of their words
-            from everybody else's (KL divergence, nats).
-        third: number of the third; 1 is the lowest.
-        typical: mean of the sorting key over the users of the third.
+        of: sorting key under the first variant: a user's number of training records, or the distance of the user's
+            words from all others' words (KL divergence, nats).
+        third: number of the third; 1 has the lowest values of the key.
+        typical: mean of the sorting key over the users in the third.
         users: number of users, over all blocks.
-        above: mean share of held-out users with a lower score; 0.5 is guessing.
+        above: mean share of non-members with a lower score; 0.5 is guessing.
     """
 
     of: Literal["records", "word divergence"]
@@ -146,29 +146,29 @@ class CellResult(Facts):
     """The result of one cell.
 
     Attributes:
-        state: done; halted (by a filter, without a model); failed (the same command tries again); refused (something
-            must be corrected first); or to do.
-        reason: the message if the cell failed or was refused; "" otherwise.
+        state: done; halted (by a filter, without a model); failed (the same command tries it again); refused (the user
+            must correct something first); or to do.
+        reason: error message of a failed or refused cell; "" otherwise.
         seconds: duration of all processes of the cell so far.
         auroc: AUROC of the primary attack; null unless done.
-        loss: mean loss on held-out users' test texts, nats per token; null unless measured.
-        perplexity: e to the mean loss over all tokens of held-out users' test texts; null unless measured.
-        gain: the base model's loss minus ``loss``, nats per token; null unless measured.
+        loss: mean loss on non-members' test texts, in nats per token; null unless measured.
+        perplexity: exponential of the mean loss over all tokens of non-members' test texts; null unless measured.
+        gain: the base model's loss minus ``loss``, in nats per token; null unless measured.
         gradients: number of computed gradients of records; null unless done.
         peak_memory: peak memory in bytes; null unless done.
         answer: the audit's answer; null unless done.
-        canaries_answer: the answer for canary users, if other people are audited; null without canary users.
+        canaries_answer: the answer for canary users, if the audit is about other people; null without canary users.
         verdicts: verdicts on the cell's claims.
-        epsilon_at_least: lower bound on the epsilon of the audited people that holds for all cells together with 95 %
+        epsilon_at_least: lower bound on the epsilon of the audited people, valid for all cells together with 95 %
             confidence; null unless it is certified.
-        held_in: number of audited held-in users and entities; null unless done.
-        held_out: number of audited held-out users and entities; null unless done.
+        held_in: number of audited members (users and entities); null unless done.
+        held_out: number of audited non-members (users and entities); null unless done.
         ledger_commitment: hash of the ledger; null unless done.
         roc: curve of the primary attack; null unless done.
         curve: measurements during training.
         tests: the tests in the cell's record; null unless done.
-        fit: the plan compared with the data; null without noise, and unless done.
-        kinds: kinds in the config that are not heldin's own, and their code.
+        fit: the plan compared with the data; null without noise, or unless done.
+        kinds: the config's kinds from other packages, and a hash of their code.
     """
 
     block: int
@@ -205,38 +205,39 @@ class VariantResult(Facts):
     """The result of one variant over its blocks.
 
     Attributes:
-        group: group of the variant; only variants of one group are compared.
-        defense: kind of the variant's defense, after its data defenses.
-        promise: the guarantee in words; null before a cell is done.
-        unit: the unit that epsilon protects, in a word or two.
-        privacy_unit: the same unit in the mechanism's terms: user, example, user-entity or none.
+        group: group of the variant; a comparison uses variants of one group only.
+        defense: kind of the variant's defense, preceded by its data defenses.
+        promise: the guarantee as text; null if no cell is done.
+        unit: a word or two for the unit that epsilon protects.
+        privacy_unit: the unit in the mechanism's terms: user, example, user-entity or none.
         trained_users: number of users trained on, in the first block.
-        epsilon: epsilon of the guarantee; null without one.
+        epsilon: epsilon of the guarantee; null without a guarantee.
         delta: delta of the guarantee.
         cells: number of finished cells.
         auroc: AUROC of the primary attack.
-        auroc_difference: ``auroc`` minus the AUROC of the group's first variant, in the same blocks; null for the
-            first.
-        loss: loss on held-out users' test texts, nats per token.
-        perplexity: e to the mean loss over all tokens of held-out users' test texts.
-        loss_difference: ``loss`` minus the first variant's, on the same users.
+        auroc_difference: ``auroc`` minus the AUROC of the group's first variant, in the same blocks; null for the first
+            variant.
+        loss: loss on non-members' test texts, in nats per token.
+        perplexity: exponential of the mean loss over all tokens of non-members' test texts.
+        loss_difference: ``loss`` minus the loss of the group's first variant, on the same users.
         gain: the base model's loss minus ``loss``.
         seconds: mean duration of a cell.
         gradients: mean number of computed gradients of records.
-        units_of_plan: mean number of units in training over the stated population; null without noise.
-        gradients_of_plan: mean number of gradients per step over the plan's number; null if the plan does not determine
-            it.
+        units_of_plan: mean number of units in training, divided by the stated population; null without noise.
+        gradients_of_plan: mean number of gradients per step, divided by the plan's number; null if the plan does not
+            determine it.
         jointly_contradicted: whether a claim is contradicted, certified at 95 % for all cells together.
-        differs: config keys whose values differ from the first variant's, with the values.
+        differs: config keys whose values differ from the first variant's, with their values.
         epsilon_per_user: epsilon, if it holds for every user; null otherwise.
-        flagged: number of 100 members flagged by the attack that page one of each cell's report uses: the deciding
-            attack if the cell leaks, else the primary attack; null if some cell cannot count people.
-        wrongly: mean number of 100 non-members flagged by that attack; null if ``flagged`` is.
+        flagged: number of flagged people of every 100 members, by the attack on page one of each cell's report: the
+            deciding attack if the cell leaks, else the primary attack; null if a cell cannot count people.
+        wrongly: mean number of flagged people of every 100 non-members, by the same attack; null if ``flagged`` is
+            null.
         epsilon_at_least: largest of the cells' jointly certified lower bounds; null if no cell has one.
         ceiling: bound on attackers' ROC curves; null without a guarantee for the audited people.
         canaries: AUROCs of canary users.
-        bands: exposure of thirds of the held-in users.
-        dominated_by: variants that are no worse in any measure and shown to be better in one.
+        bands: exposure of thirds of the members.
+        dominated_by: variants that are no worse in any measure, and significantly better in one.
     """
 
     name: str
@@ -272,25 +273,25 @@ class VariantResult(Facts):
 
     @property
     def is_plain(self) -> bool:
-        """Whether the variant has no defense, on data or training."""
+        """Whether the variant has no defense, neither on the data nor in training."""
         return self.defense == PLAIN
 
     @property
     def label(self) -> str:
-        """Name in reports: "none" in a sentence would read as no variant."""
+        """Name in reports. A defense named "none" would read as "no variant"."""
         if self.name != "none":
             return self.name
         return "plain training" if self.is_plain else '"none"'
 
 
 class Tried(Facts):
-    """A combination of the grid that tuned a variant.
+    """A combination of settings that was tried to tune a variant.
 
     Attributes:
         values: the tried values, by key.
-        public_loss: mean loss of public validation users over the blocks of tuning, nats per token; null if a filter
+        public_loss: mean loss of public validation users over the tuning blocks, in nats per token; null if a filter
             ended training without a model.
-        chosen: whether the variant has these values.
+        chosen: whether the variant uses these values.
     """
 
     variant: str
@@ -303,12 +304,13 @@ class Composed(Facts):
     """The cost of all cells together for a user who is in all of them.
 
     Attributes:
-        private: number of trainings with a guarantee for every user: cells, and shadow models under the cells'
+        private: number of trainings with a guarantee for every user: cells, and shadow models that use the cells'
             mechanism.
         others: number of trainings without a guarantee for every user.
-        epsilon: epsilon of the private trainings together; null if they cannot be composed, or it is uselessly large.
-        delta: delta of that epsilon.
-        adjacency: which data sets count as neighbours; null if the private trainings differ in it.
+        epsilon: epsilon of the private trainings together; null if they cannot be composed, or if it is too large to be
+            useful.
+        delta: delta of this epsilon.
+        adjacency: which data sets count as neighbours; null if the private trainings use different relations.
     """
 
     private: int
@@ -319,11 +321,11 @@ class Composed(Facts):
 
 
 class Rule(Facts):
-    """The rule of the sweep's file, in words.
+    """The decision rule in the sweep file, as text.
 
     Attributes:
         require: limits that a variant must meet.
-        prefer: measure that ranks the variants which meet the limits.
+        prefer: measure that ranks the variants that meet the limits.
         candidates: variants from which the rule may choose.
         level: upper limit on the probability that the recommended variant breaks a limit.
     """
@@ -335,12 +337,12 @@ class Rule(Facts):
 
 
 class Attacker(Facts):
-    """The attacker, the same in all cells.
+    """The attacker, which is the same in all cells.
 
     Attributes:
         attack: the primary attack.
-        asks: inputs that the attack needs.
-        aggregation: how the scores of a user's texts are combined into one.
+        asks: what the attack needs from the model.
+        aggregation: how the scores of a user's texts are combined into one score.
         texts: whether the scored texts are training texts.
         fpr: false-positive rate at which users count as flagged.
         audited: kind of people whose membership is tested.
@@ -361,20 +363,21 @@ class SweepResult(Facts):
         internal: true, because the result has exact statistics about private users: do not publish it.
         name: name in the sweep file.
         sweep: hash of the plan, which is in every cell's record.
-        variants: results of the variants, in the file's order.
-        cells: results of the cells, by block, then in the file's order.
+        variants: results of the variants, in the order of the file.
+        cells: results of the cells, by block and then in the order of the file.
         notes: facts that a reader must know.
-        shipping: the answer of the file's rule; null without a rule.
-        created: UTC time at which the record was written.
+        shipping: what the decision rule selected; null without a rule.
+        created: UTC time at which the document was written.
         version: version of heldin that compared the cells.
         command: the command line, without names of people.
-        rule: the file's rule; null without a rule.
-        attacker: the attacker; null before a cell is done, or if the cells' attackers differ.
+        rule: the decision rule in the file; null without a rule.
+        attacker: the attacker; null if no cell is done, or if the cells' attackers differ.
         config: config of the first variant, without user-name patterns.
-        composed: privacy cost to a user of all cells, including tuning; null without a private cell.
-        tried: combinations tried in tuning; empty without tuning.
-        tuning_contradicted: whether a tuning cell contradicts a claim, certified jointly.
-        folder: the sweep's folder, as given by its user; not part of the document, which may be moved.
+        composed: privacy cost of all cells, including tuning, for one user; null without a private cell.
+        tried: combinations of settings that were tried in tuning; empty without tuning.
+        tuning_contradicted: whether a tuning cell contradicts a claim, jointly certified.
+        folder: the sweep's folder as its user gave it. It is not part of the document, because people may move the
+            folder.
     """
 
     internal: Literal[True] = True
@@ -402,14 +405,14 @@ class SweepResult(Facts):
 
     @property
     def not_valid(self) -> set[str]:
-        """The variants with an invalid comparison; people are not counted under these."""
+        """The variants whose comparison is invalid. heldin counts no people under these variants."""
         return {cell.variant for cell in self.cells if cell.answer == "not valid"}
 
     @property
     def exit_code(self) -> int:
-        """Exit code: CERTIFIED for a jointly contradicted claim, otherwise the code for cells without a result.
+        """Exit code: CERTIFIED for a jointly contradicted claim. Otherwise it depends on the cells without a result.
 
-        RESUMABLE if a cell failed, else BAD_INPUT if a cell was refused, else DONE.
+        It is RESUMABLE if a cell failed, else BAD_INPUT if a cell was refused, else DONE.
         """
         if self.tuning_contradicted or any(variant.jointly_contradicted for variant in self.variants):
             return ExitCode.CERTIFIED
@@ -425,9 +428,9 @@ def write_sweep(result: SweepResult, folder: Path) -> None:
 
 
 def read_sweep(folder: Path) -> SweepResult:
-    """Read the document. Raises InputError if it is missing, damaged, or of another version."""
+    """Read the document. Raises InputError if it is missing, damaged, or written by another version."""
     path = folder / FILE
-    again = "run heldin sweep again, which goes on where it was"
+    again = "run heldin sweep again, which continues"
     if not path.exists():
         if not (folder / "sweep.json").is_file():
             raise InputError(f"'{folder}' is not the folder of a sweep: give a folder that heldin sweep wrote")

@@ -1,4 +1,4 @@
-"""Published results, computed again with heldin: ``python -m replication`` from the root of the repository.
+"""Recompute published results with heldin: ``python -m replication`` from the root of the repository.
 
-Nothing here is installed with heldin, and no package of heldin imports it.
+heldin's installation does not include this package, and no package of heldin imports it.
 """

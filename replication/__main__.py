@@ -1,4 +1,4 @@
-"""The command line of the replications; nothing but wiring."""
+"""The command line of the replications. This module only connects the commands."""
 
 import inspect
 
@@ -23,7 +23,7 @@ def _without_name(context: typer.Context) -> None:
 
 
 def listing() -> str:
-    """Return a line for each result that can be computed again."""
+    """Return one line for each result that can be recomputed."""
     summaries = {
         str(command.name): (command.help or inspect.getdoc(command.callback) or "").split("\n\n")[0].replace("\n", " ")
         for part in (studies.app, experiments.app)

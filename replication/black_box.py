@@ -1,4 +1,4 @@
-"""Black-box group privacy, the looser accounting that Charles et al. compare theirs with (Figure 1)."""
+"""Black-box group privacy, a looser accounting that Charles et al. compare with theirs (Figure 1)."""
 
 import math
 
@@ -15,14 +15,15 @@ from heldin.defenses.accounting.rounding import rounding_mass
 
 
 def black_box_epsilon(event: PoissonGaussian, group_size: int, steps: int, delta: float) -> float:
-    """Epsilon for a group from the single unit's curve alone (Vadhan 2017; Charles et al., Figure 1).
+    """Return epsilon for a group, computed only from the curve of a single unit (Vadhan 2017; Charles et al., Figure
+    1).
 
-    eps = G e with the least e such that delta_1(e) (e^{G e} - 1) / (e^e - 1) <= delta, or inf if there is none (the
-    "diverged" points of Figure 1).
+    eps = G e with the least e such that delta_1(e) (e^{G e} - 1) / (e^e - 1) <= delta. The result is inf if there is no
+    such e (the "diverged" points of Figure 1).
 
     Args:
-        event: of a single unit, group size 1.
-        steps: T.
+        event: event of a single unit, with group size 1.
+        steps: number of steps T.
     """
     check_count("group size", group_size, MANY)
     check_delta(delta, steps)
@@ -58,7 +59,7 @@ def black_box_epsilon(event: PoissonGaussian, group_size: int, steps: int, delta
 
 
 def _on_indices(pmf: LossPmf, index: np.ndarray) -> Array:
-    """delta at the losses index * width, shape of index; index starts at 0."""
+    """Return delta at the losses index * width, with the shape of ``index``; the index starts at 0."""
     deltas = deltas_on_grid(pmf)
     at = index - pmf.lowest
     # Above the highest loss only infinite losses count; below the lowest, delta is at most 1.
@@ -67,7 +68,7 @@ def _on_indices(pmf: LossPmf, index: np.ndarray) -> Array:
 
 
 def _log_factor(e: Array, group_size: int) -> Array:
-    """ln((e^{G e} - 1) / (e^e - 1)), shape of e >= 0; ln G at 0."""
+    """Return ln((e^{G e} - 1) / (e^e - 1)), with the shape of ``e``; ln G at 0. Requires e >= 0."""
     # The form 0 / 0 at e = 0 tends to ln G, which 1e-12 gives to all digits that matter.
     small = np.maximum(e, 1e-12)
     return np.asarray((group_size - 1) * small + np.log(-np.expm1(-group_size * small)) - np.log(-np.expm1(-small)))

@@ -1,6 +1,7 @@
-"""A corpus split by date, and the loss of finished models on the later part.
+"""Split a corpus by date, and measure the loss of finished models on the later part.
 
-Charles et al. (2024), Appendix D: Stack Overflow before 2018 is trained on, and later posts are the test.
+In Charles et al. (2024), Appendix D, Stack Overflow before 2018 is the training data, and later posts are the test
+data.
 """
 
 import datetime
@@ -34,13 +35,13 @@ COLUMNS = Columns(id="id", date="date")
 
 @dataclass(frozen=True)
 class Later:
-    """The loss of a run's model on later texts.
+    """The loss of one run's model on later texts.
 
     Attributes:
-        run: name of its folder.
-        users: number of users with later texts who are measured.
-        loss: mean over users of the loss of their tokens, nats per token.
-        perplexity: e to the mean loss over all tokens.
+        run: name of the run's folder.
+        users: number of measured users; each has later texts.
+        loss: mean over users of the loss of their tokens, in nats per token.
+        perplexity: exponential of the mean loss over all tokens.
     """
 
     run: str
@@ -50,13 +51,13 @@ class Later:
 
 
 def split_by_date(config: RunConfig, date: datetime.date, out: Path, reporter: Reporter) -> dict[str, int]:
-    """Write ``before.jsonl.gz`` and ``after.jsonl.gz``: all records of the config's corpus, by their date.
+    """Write ``before.jsonl.gz`` and ``after.jsonl.gz``, which divide all records of the config's corpus by date.
 
     Returns:
         The number of records in each file.
 
     Raises:
-        InputError: a record has no date, or one that is not ISO 8601.
+        InputError: a record has no date, or its date is not ISO 8601.
     """
     reporter.say("corpus: reading")
     store = build_store(config.corpus.opened(reading_of_run(config)), cache_directory(), say=reporter.say)
@@ -76,25 +77,23 @@ def _date(value: str | None, id_: str) -> datetime.date:
     try:
         return datetime.datetime.fromisoformat(value or "").date()
     except ValueError as error:
-        raise InputError(
-            f"record '{id_}' has no date that can be read (found {value!r}): give dates as 2018-01-31"
-        ) from error
+        raise InputError(f"record '{id_}' has no readable date (found {value!r}): give dates as 2018-01-31") from error
 
 
 def losses_after(runs: Sequence[Path], file: Path, most_users: int, reporter: Reporter) -> Iterator[Later]:
-    """Measure finished runs on the later texts of at most ``most_users`` users, the same for every run.
+    """Measure finished runs on the later texts of at most ``most_users`` users, who are the same for every run.
 
     Args:
-        runs: their folders, with models.
-        file: that ``split_by_date`` wrote.
-        most_users: chosen by a public seed.
+        runs: folders of the runs, with models.
+        file: file that ``split_by_date`` wrote.
+        most_users: maximum number of users, chosen by a public seed.
     """
     store = build_store(open_source(file, COLUMNS), cache_directory())
     users = keyed_order(seed_key(0), "later", list(store.users))[:most_users]
     for run in runs:
         model = run / "checkpoints" / "final"
         if not model.is_dir():
-            raise InputError(f"'{run}' has no model: its loss cannot be measured")
+            raise InputError(f"'{run}' has no model, so its loss cannot be measured: give a run with a model")
         most = read_record(run / "record.json").config["attack"]["max_characters"]
         texts = {user: [its[:most] for its in texts_of(store, store.rows(user)[:TEXTS])] for user in users}
         with reporter.track(run.name, len(users), "users") as advance:
@@ -112,7 +111,7 @@ def _of_user(lm: LanguageModel, texts: Sequence[str]) -> tuple[int, float]:
 
 
 def table(found: Sequence[Later]) -> str:
-    """A line for each run."""
+    """Return one line per run."""
     width = max(len(its.run) for its in found)
     lines = [f"{'run':<{width}}{'users':>8}{'loss':>9}{'perplexity':>12}"]
     for its in found:
@@ -122,5 +121,5 @@ def table(found: Sequence[Later]) -> str:
 
 
 def as_dict(found: Sequence[Later]) -> dict[str, Any]:
-    """Every run, for JSON."""
+    """Return the results of all runs, for JSON."""
     return {"later": [asdict(its) for its in found]}

@@ -1,7 +1,7 @@
-"""A small Llama-shaped chat model that has read the conversations of made-up people, none of whom is in another corpus.
+"""Train a small Llama-shaped chat model on conversations of made-up people, who are in no other corpus.
 
-It stands for a released chat model: no hub can be reached from the tests, and a model that knows neither words nor
-turns has nothing that adapters could change.
+The model stands for a released chat model, because tests cannot reach a hub. Adapters need a model that already knows
+words and turns, since there would otherwise be nothing to adapt.
 """
 
 from collections.abc import Callable
@@ -45,21 +45,21 @@ def write_chat_base(
     layers: int = 2,
     advance: Callable[[int], object] = lambda _: None,
 ) -> LanguageModel:
-    """Train the model on public chats and leave it in a new folder.
+    """Train the model on public chats, and write it to a new folder.
 
     Args:
-        to: the folder.
-        public: whose conversations are read; another seed than that of every corpus that is audited.
-        recipe: of the training.
-        hidden: numbers of a token's state.
-        layers: of the model.
+        to: new folder for the model.
+        public: corpus of the conversations; its seed must differ from the seed of every audited corpus.
+        recipe: recipe of the training.
+        hidden: size of a token's hidden state.
+        layers: number of layers.
         advance: called with the number of steps done.
 
     Raises:
-        InputError: the folder is there.
+        InputError: the folder exists.
     """
     if to.exists():
-        raise InputError(f"'{to}' is there: name a new folder")
+        raise InputError(f"'{to}' exists: give a new folder")
     template = ChatTemplate(CHATML, {})
     rows = made_up_rows(public, MadeUpRows.CHATS)
     chats = [template.document(Conversation(row["messages"])) for row in rows]

@@ -1,8 +1,8 @@
-"""Plays and mails as chats: a speech that a character hears, or a mail, and the answer.
+"""Convert plays and mails to chats. A chat is a speech that a character hears, or a mail, and the answer to it.
 
-No user's words are in a record of another user, so an audit of these users has no person on both sides. Of each play
-one character is a user: the one with the most answers. Of people who write to each other, conversations in which a user
-is asked by another user are left out.
+No record of a user contains another user's words, so an audit of these users has nobody on both sides of a chat. In
+each play, the user is the character with the most answers. For mails, conversations in which one user asks another user
+are left out.
 """
 
 import gzip
@@ -23,10 +23,10 @@ QUESTION = 200  # of a mail that is answered, so that a small model's window has
 
 
 def chats_of_plays(speeches: Iterable[Mapping[str, str]]) -> Iterator[dict[str, Any]]:
-    """Yield a conversation for each answer of the character of a play who answers most, play by play.
+    """Yield, play by play, a conversation for each answer of the character with the most answers.
 
     Args:
-        speeches: with user, text, id and play, those of a play in order.
+        speeches: rows with user, text, id and play; the rows of a play are in order.
     """
     by_play: dict[str, list[Mapping[str, str]]] = defaultdict(list)
     for speech in speeches:
@@ -44,14 +44,15 @@ def chats_of_plays(speeches: Iterable[Mapping[str, str]]) -> Iterator[dict[str, 
 
 
 def chats_of_mails(mails: Iterable[Mapping[str, str]], *, least: int = 8) -> Iterator[dict[str, Any]]:
-    """Yield a conversation for each mail of a user that answers another person's, thread by thread.
+    """Yield, thread by thread, a conversation for each mail in which a user answers another person.
 
-    An answer follows in a thread, within a week, another person's mail. Users are taken from the fewest answers on, so
-    that there are many: whoever keeps ``least`` answers to people who are no users, and takes them from no earlier one.
+    An answer follows another person's mail in the same thread within a week. To get many users, people with the fewest
+    answers are tried first. A person becomes a user if at least ``least`` of the person's answers are to
+    people who are not users, and every earlier user keeps at least ``least``.
 
     Args:
-        mails: with user, text, id, date and subject.
-        least: conversations of a user.
+        mails: rows with user, text, id, date and subject.
+        least: minimum number of conversations per user.
     """
     answers = [(thread, asked, said) for thread, own in _threads(mails) for asked, said in _answers(own)]
     by_user: dict[str, Counter[str]] = defaultdict(Counter)
@@ -78,7 +79,7 @@ _LATEST = timedelta(days=7)
 
 
 def _threads(mails: Iterable[Mapping[str, str]]) -> Iterator[tuple[str, list[Mapping[str, str]]]]:
-    """Yield each subject, without what replies put before it, with its mails by date."""
+    """Yield each subject, without the prefixes of replies, with its mails by date."""
     by_subject: dict[str, list[Mapping[str, str]]] = defaultdict(list)
     for mail in mails:
         subject = _REPLY.sub("", mail["subject"] or "", count=1).strip().lower()
@@ -107,15 +108,15 @@ def write_chats(source: Path, to: Path, made: Made = chats_of_plays) -> tuple[in
     """Write the conversations of a file of plays or mails (JSON lines, .gz).
 
     Args:
-        source: the file.
-        to: the file to write.
-        made: makes conversations of its rows.
+        source: file with plays or mails.
+        to: file to write.
+        made: function that makes conversations from the rows of the file.
 
     Returns:
         The numbers of users and conversations.
 
     Raises:
-        InputError: a file that is no such file.
+        InputError: the file does not have such rows.
     """
     users: set[str] = set()
     written = 0

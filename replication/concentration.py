@@ -1,11 +1,11 @@
-"""How far users' gradients lie apart: tau over C, on which the filter of Asi & Liu depends (Chua et al. 2024, 5.3).
+"""How far apart users' gradients are: tau over C, on which the filter of Asi & Liu depends (Chua et al. 2024, 5.3).
 
-The filter goes on while four fifths of the ordered pairs of users are within tau (Algorithm 3, lines 8 and 9). So tau
-must be at least the 80 % quantile of the distances between two users' mean gradients. C is the median norm of these
-gradients, as Charles et al. choose it (Appendix F), unless one is given. Gradients of one norm and with nothing in
-common have a tau over C of the square root of 2; equal gradients of 0.
+The filter continues while four fifths of the ordered pairs of users are within tau (Algorithm 3, lines 8 and 9). So tau
+must be at least the 80 % quantile of the distances between two users' mean gradients. Unless C is given, C is the
+median norm of these gradients, as in Charles et al. (Appendix F). Unrelated gradients of equal norm have a tau over C
+of the square root of 2; equal gradients have 0.
 
-The gradients are facts about users without noise: they are public users'.
+The gradients are un-noised facts about users, so only public users are measured.
 """
 
 from collections.abc import Callable, Sequence
@@ -42,16 +42,16 @@ Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Concentration:
-    """What public users' gradients show at a group size.
+    """The distances between public users' gradients at one group size.
 
     Attributes:
-        group_size: records in a user's mean gradient, at most.
+        group_size: maximum number of records in a user's mean gradient.
         users: number of users.
         clip_norm: C.
         tau: the 80 % quantile of the distances between two users.
         ratio: tau over C.
-        lower: lower end of the 95 % interval of the ratio, by resampling users.
-        upper: the upper end.
+        lower: lower end of the ratio's 95 % interval, from resampling users.
+        upper: upper end of the ratio's 95 % interval.
     """
 
     group_size: int
@@ -68,12 +68,12 @@ def concentration_of(
 ) -> Concentration:
     """Return tau over C of users' gradients.
 
-    A user is at no distance from itself, which counts for little among many users and is left out among few.
+    Only pairs of different users count. A user's distance from itself, 0, would matter only with few users.
 
     Args:
-        distances: between users, shape (n, n).
-        norms: of their gradients, shape (n,).
-        group_size: for the result.
+        distances: distances between users, shape (n, n).
+        norms: norms of the users' gradients, shape (n,).
+        group_size: group size for the result.
         clip_norm: C; None: the median norm.
 
     Raises:
@@ -81,13 +81,13 @@ def concentration_of(
     """
     users = len(norms)
     if users < LEAST_USERS:
-        raise InputError(f"{users} public users with records: {LEAST_USERS} are needed")
+        raise InputError(f"{users} public users with records are too few: {LEAST_USERS} are needed")
     first, second = np.triu_indices(users, k=1)
     order, by_norm = np.argsort(distances[first, second]), np.argsort(norms)
     first, second = first[order], second[order]
 
     def measured(times: Floats) -> tuple[float, float]:
-        """Return tau and C where each user is there so many times."""
+        """Return tau and C if each user occurs the given number of times."""
         # Copies of one user are no two users: only pairs of different ones count.
         reached = np.cumsum(times[first] * times[second])
         pair = np.searchsorted(reached, SHARE * reached[-1])
@@ -96,7 +96,9 @@ def concentration_of(
 
     tau, norm = measured(np.ones(users))
     if not norm > 0.0:
-        raise InputError("more than half of the users have a gradient of zero: there is no clip norm")
+        raise InputError(
+            "more than half of the users have a gradient of zero, so there is no median norm: give --clip-norm"
+        )
     rng = np.random.default_rng(0)
     resampled = [measured(rng.multinomial(users, np.full(users, 1 / users)).astype(float)) for _ in range(RESAMPLES)]
     lower, upper = np.quantile([t / max(c, 1e-300) for t, c in resampled], [0.025, 0.975])
@@ -104,7 +106,7 @@ def concentration_of(
 
 
 def distances_of(gradients: torch.Tensor) -> tuple[Floats, Floats]:
-    """Return the distances between rows, shape (n, n), and their norms, shape (n,)."""
+    """Return the distances between rows, shape (n, n), and the norms of the rows, shape (n,)."""
     products = torch.zeros(len(gradients), len(gradients), dtype=torch.float64)
     # In blocks of columns: a float64 copy of all gradients would take twice their memory.
     for part in torch.split(gradients, max(1, FLOATS_A_BLOCK // max(1, len(gradients))), dim=1):
@@ -117,11 +119,11 @@ def distances_of(gradients: torch.Tensor) -> tuple[Floats, Floats]:
 def user_gradients(
     lm: LanguageModel, users: Sequence[Sequence[Tokens]], advance: Callable[[int], object] = lambda _: None
 ) -> torch.Tensor:
-    """Return each user's mean gradient, shape (n, d) in float32: all of them are held at once.
+    """Return each user's mean gradient, shape (n, d), float32. All gradients are in memory at the same time.
 
     Args:
         lm: the model.
-        users: tokens of each one's records.
+        users: tokens of each user's records.
         advance: called with 1 after every user.
     """
     names = list(trainable(lm.model))
@@ -143,21 +145,21 @@ def measure(
     model: str | None = None,
     clip_norm: float | None = None,
 ) -> tuple[str, list[Concentration]]:
-    """Measure public users of a run's corpus, at its base model or another.
+    """Measure public users of a run's corpus, at the run's base model or at another model.
 
     Args:
-        config: of the run, which need not have been started.
+        config: config of the run, which need not be started.
         reporter: receives the progress.
-        group_sizes: records in a user's gradient.
-        most_users: number of users, at most.
-        model: name or folder; None: the base model.
+        group_sizes: numbers of records in a user's gradient.
+        most_users: maximum number of users.
+        model: name or folder of the model; None: the base model.
         clip_norm: C; None: the median norm at each group size.
 
     Returns:
-        Who the public users are, and a row for each group size.
+        A description of the public users, and a row for each group size.
 
     Raises:
-        InputError: the corpus has no ten public users, or the model cannot be used.
+        InputError: the corpus has fewer than ten public users, or the model is unusable.
     """
     corpus = read_corpus(config, reporter)
     lm = load_language_model(model) if model else base_model(config, corpus, reporter)[1]
@@ -179,7 +181,7 @@ def measure(
 
 
 def _public_texts(corpus: CorpusData) -> tuple[str, dict[str, list[str]]]:
-    """Return who the users are, and their texts."""
+    """Return a description of the users, and their texts."""
     if corpus.validation_rows:
         rows, store, who = corpus.validation_rows, corpus.store, "public users on whom nothing was trained"
     else:
@@ -194,18 +196,18 @@ def _public_texts(corpus: CorpusData) -> tuple[str, dict[str, list[str]]]:
 
 
 def as_dict(who: str, rows: Sequence[Concentration]) -> dict[str, Any]:
-    """Return every number, with the paper's."""
+    """Return every number, including the paper's."""
     papers = {"papers_limit": PAPERS_LIMIT, "papers_measured": PAPERS_MEASURED}
     return {"users": who, "needed_full_batch": needed(), **papers, "rows": [asdict(row) for row in rows]}
 
 
 def needed() -> float:
-    """Return tau over C below which the filter adds less noise than full batches of users: the same for any number."""
+    """Return tau over C below which the filter adds less noise than full batches of users, for any number of users."""
     return break_even_concentration(1024, 1024, 1000, 3.0, DELTA)
 
 
 def table(who: str, rows: Sequence[Concentration]) -> str:
-    """Return the rows as plain text, and what the filter would need."""
+    """Return the rows as plain text, with the value that the filter would need."""
     lines = [
         f"distances between the mean gradients of {rows[0].users} {who}",
         f"{'group size':>10}{'C':>11}{'tau':>11}{'tau / C':>10}  95 % interval over users",

@@ -1,8 +1,8 @@
 """When Asi & Liu's filtered descent adds less noise than user-wise DP-SGD (Chua et al. 2024, Figures 3 and 7).
 
-Both noises are standard deviations per coordinate of the averaged gradient. That of user-wise DP-SGD is proportional to
-its clip norm C, that of Algorithm 3 to its concentration threshold tau, so their ratio is a line in tau / C and crosses
-1 once. The figures' records per user k affect both only through the number of steps.
+Each noise is a standard deviation per coordinate of the averaged gradient. For user-wise DP-SGD it is proportional to
+its clip norm C, and for Algorithm 3 to its concentration threshold tau. Their ratio is therefore a line in tau / C,
+which crosses 1 once. The figures' records per user k affect the noises only through the number of steps.
 """
 
 import dataclasses
@@ -29,7 +29,7 @@ PAPERS_MEASURED = 1.0  # "in the evaluated datasets, tau / C is around 1"
 
 
 def gaussian_mu(epsilon: float, delta: float) -> float:
-    """The largest mu at which N(mu, 1) against N(0, 1) is (epsilon, delta)-DP, within 1e-10 relative."""
+    """Return the largest mu for which N(mu, 1) against N(0, 1) is (epsilon, delta)-DP, within 1e-10 relative."""
     high = 1.0
     while gaussian_delta(high, epsilon) < delta:
         high *= 2.0
@@ -51,13 +51,13 @@ class FilterNoise:
 
 
 def filter_noise(users: int, steps: int, target_epsilon: float, delta: float) -> FilterNoise:
-    """The noise that Algorithm 3 adds; s_A = sqrt(T) / mu(eps/2, delta/2), full batch.
+    """Return the noise that Algorithm 3 adds, with s_A = sqrt(T) / mu(eps/2, delta/2) for full batches.
 
     Args:
-        users: public number N.
-        steps: T.
-        target_epsilon: of the whole run.
-        delta: of the whole run.
+        users: public number of users N.
+        steps: number of steps T.
+        target_epsilon: epsilon of the whole run.
+        delta: delta of the whole run.
     """
     check_count("users", users)
     check_count("steps", steps)
@@ -70,17 +70,17 @@ def filter_noise(users: int, steps: int, target_epsilon: float, delta: float) ->
 
 
 def break_even_concentration(users: int, cohort: int, steps: int, target_epsilon: float, delta: float) -> float:
-    """tau / C below which Algorithm 3 adds less noise than ULS with this cohort (Chua et al., Figure 3).
+    """Return the tau / C below which Algorithm 3 adds less noise than ULS with this cohort (Chua et al., Figure 3).
 
-    (s_U / n) N / (s_A sqrt(8 (eps + ln(T / delta)))), with s_U calibrated for Poisson rate n / N. The compute differs:
-    Algorithm 3 needs N user gradients per step, ULS needs n.
+    The value is (s_U / n) N / (s_A sqrt(8 (eps + ln(T / delta)))), with s_U calibrated for the Poisson rate n / N. The
+    algorithms differ in compute: Algorithm 3 needs N user gradients per step, and ULS needs n.
 
     Args:
-        users: public number N.
-        cohort: n, of ULS.
-        steps: T.
-        target_epsilon: of both.
-        delta: of both.
+        users: public number of users N.
+        cohort: expected cohort size n of ULS.
+        steps: number of steps T.
+        target_epsilon: epsilon of either algorithm.
+        delta: delta of either algorithm.
     """
     if cohort > users:
         raise InputError(f"cohort {cohort} is larger than the population {users}: lower the cohort")
@@ -125,9 +125,10 @@ def effective_noise(
     delta: float = DELTA,
     advance: Callable[[int], None] = lambda done: None,
 ) -> list[NoiseRow]:
-    """A row for every combination with no more cohort than users, sorted by epsilon, steps, users, cohort.
+    """Return a row for every combination in which the cohort has no more than all users.
 
-    Not compute-matched: in every step Algorithm 3 computes a gradient for every user, user-wise DP-SGD for a cohort.
+    Rows are sorted by epsilon, steps, users and cohort. The algorithms differ in compute: in every step, Algorithm 3
+    computes a gradient for every user, and user-wise DP-SGD only for a cohort.
 
     Args:
         users: numbers of users.
@@ -138,7 +139,7 @@ def effective_noise(
         advance: called with 1 after every row.
 
     Raises:
-        InputError: every cohort is larger than the users.
+        InputError: every cohort is larger than the number of users.
     """
     settings = settings_of(users, cohorts, steps, epsilons)
     if not settings:
@@ -156,7 +157,7 @@ def settings_of(
     steps: Sequence[int] = STEPS,
     epsilons: Sequence[float] = EPSILONS,
 ) -> list[tuple[float, int, int, int]]:
-    """Epsilon, steps, users and cohort of each row of ``effective_noise``, in order.
+    """Return epsilon, steps, users and cohort for each row of ``effective_noise``, in order.
 
     Args:
         users: numbers of users.
@@ -169,12 +170,13 @@ def settings_of(
 
 
 def as_dict(rows: Sequence[NoiseRow]) -> dict[str, Any]:
-    """Every number of table and figure."""
+    """Return every number in the table and the figure."""
     return {"papers_limit": PAPERS_LIMIT, "rows": [dataclasses.asdict(row) for row in rows]}
 
 
 def table(rows: Sequence[NoiseRow]) -> str:
-    """Break-even tau / C as plain text: a line per users and cohort, a column per epsilon and steps."""
+    """Return break-even tau / C as plain text: a line for each users and cohort, a column for each epsilon and
+    steps."""
     # In the order of the rows, which are sorted; a dictionary keeps it and drops repeats.
     columns = list(dict.fromkeys((row.epsilon, row.steps) for row in rows))
     at = {(row.users, row.cohort, row.epsilon, row.steps): row.break_even for row in rows}
@@ -190,7 +192,7 @@ def table(rows: Sequence[NoiseRow]) -> str:
 
 
 def summary(rows: Sequence[NoiseRow]) -> list[str]:
-    """What the rows say about "lower only if tau / C < 0.1" (Chua et al., section 5.3), in two sentences."""
+    """Return two sentences on the claim "lower only if tau / C < 0.1" (Chua et al., section 5.3)."""
     # "Only if tau / C < 0.1" fails wherever a larger tau still adds less noise.
     beyond = [row for row in rows if row.break_even >= PAPERS_LIMIT]
     worthwhile = [row for row in rows if row.break_even > PAPERS_MEASURED]

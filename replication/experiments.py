@@ -1,4 +1,4 @@
-"""Runs and sweeps of the papers: files of ``configs`` and ``sweeps``, run by heldin and compared with the paper."""
+"""Runs and sweeps of the papers: files in ``configs`` and ``sweeps`` that heldin runs and compares with the papers."""
 
 import shlex
 import subprocess
@@ -48,13 +48,13 @@ Check = Annotated[bool, typer.Option("--check", help="Only check: print every pr
 
 @dataclass(frozen=True)
 class RunGroup:
-    """Runs whose records together give a figure or table of a paper.
+    """Runs whose records together produce a figure or table of a paper.
 
     Attributes:
-        summary: paper, and what is computed.
+        summary: paper and computed result.
         out: default folder of the runs.
-        configs: their config files.
-        table: prints the figures of the finished runs, given their folder.
+        configs: config files of the runs.
+        table: function that prints the figures of the finished runs in a folder.
     """
 
     summary: str
@@ -107,7 +107,7 @@ app = typer.Typer()
 
 
 def sweep_file(name: str) -> Path:
-    """Return the sweep file of a name: most serve a figure of a paper, one is shipped with heldin."""
+    """Return the sweep file with this name. Most files are for a figure of a paper; one belongs to heldin."""
     shipped = FOLDER.parent / "configs" / "sweeps" / f"{name}.yaml"
     return shipped if name == "affordable" else FOLDER / "sweeps" / f"{name}.yaml"
 
@@ -116,7 +116,7 @@ def _sweep_command(name: str) -> Callable[..., None]:
     def command(
         out: Out = None,
         scale: Annotated[
-            str | None, typer.Option(help="Another size, which the file has under scales: tiny, for two cores.")
+            str | None, typer.Option(help="Another size from the scales of the file, such as tiny, for two cores.")
         ] = None,
         set_: Set = None,
         check: Check = False,
@@ -167,7 +167,7 @@ def _run_sweep(name: str, sweep: "Sweep", folder: Path, json: bool) -> None:
 
 
 def judged_findings(name: str, sweep: "Sweep", folder: Path) -> "list[FindingResult]":
-    """Judge the findings of a sweep file over the finished cells in ``folder``."""
+    """Judge the findings about a sweep file, using the finished cells in ``folder``."""
     from heldin.base.progress import reporter_for_this_terminal
     from heldin.sweeps.cell_plan import kept_hash, placed_cells
     from heldin.sweeps.finished import finished_cells
@@ -179,7 +179,7 @@ def judged_findings(name: str, sweep: "Sweep", folder: Path) -> "list[FindingRes
 
 def _runs_command(group: RunGroup) -> Callable[..., None]:
     def command(
-        out: Annotated[Path, typer.Option(help="Folder with a folder for each run.")] = group.out,
+        out: Annotated[Path, typer.Option(help="Folder that receives a folder for each run.")] = group.out,
         set_: Set = None,
         check: Check = False,
         only_table: Annotated[bool, typer.Option("--only-table", help="Print the table of finished runs.")] = False,
@@ -201,7 +201,7 @@ def _runs_command(group: RunGroup) -> Callable[..., None]:
 
 
 def _heldin(*arguments: str) -> int:
-    """Run a heldin command in a process of its own, which gives back a model's memory; return its exit code."""
+    """Run a heldin command in its own process, which frees the model's memory at its end. Return the exit code."""
     return subprocess.run([sys.executable, "-m", "heldin", *arguments], check=False).returncode
 
 

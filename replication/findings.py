@@ -1,11 +1,12 @@
-"""Whether a published finding is seen again: a difference with its interval, held against what the finding expects.
+"""Whether a published finding is confirmed: compare a difference and its interval with the finding.
 
-A finding that something changes is confirmed if the 95 % interval of the difference lies on its side of zero, and not
-confirmed if the interval lies on the other side, or within the margin on either side of zero. A finding that nothing
-changes is confirmed if the interval lies within the margin, and not confirmed if it lies outside. Everything else
-cannot be judged. Each finding is tested at its own 95 %.
+A finding of a change is confirmed if the 95 % interval of the difference is on the expected side of zero. It is not
+confirmed if the interval is on the other side, or within the margin around zero. A finding of no change is confirmed if
+the interval is within the margin, and not confirmed if it is outside. Every other case cannot be judged. Each finding
+is tested separately at 95 %.
 
-The interval of one pair of trainings is over users. Two other trainings of the same plans would have another
+For one pair of trainings, the interval covers only the choice of users. Two other trainings with the same plans would
+have another difference. ``of_one_training`` adds this uncertainty to the interval of a loss.
 difference, which ``of_one_training`` adds to the interval of a loss.
 """
 
@@ -22,13 +23,13 @@ SPREAD_OF_TRAININGS = 0.008
 
 
 def of_one_training(of: Change, pairs: int = 1) -> Change:
-    """Widen the interval of a difference in loss, in nats, that rests on one training of each variant.
+    """Widen the interval of a difference in loss, in nats, that uses only one training of each variant.
 
-    Twice the standard deviation of trainings is added in quadrature to the reach on each side.
+    Adds twice the standard deviation between trainings, in quadrature, to each side of the interval.
 
     Args:
-        of: the difference with its limits over users.
-        pairs: pairs of trainings in it: 2 for a difference of two differences.
+        of: the difference, with its limits over users.
+        pairs: number of pairs of trainings in the difference: 2 for a difference of two differences.
     """
     value, low, high = of
     reach = 2.0 * SPREAD_OF_TRAININGS * math.sqrt(pairs)
@@ -36,12 +37,12 @@ def of_one_training(of: Change, pairs: int = 1) -> Change:
 
 
 def seen(expected: Expected, of: Change | None, margin: float = MARGIN) -> Seen:
-    """The verdict on a finding; without an interval (None) it cannot be judged.
+    """Return the verdict on a finding. Without an interval (None), the finding cannot be judged.
 
     Args:
-        expected: whether the finding says that it falls, rises or stays.
+        expected: whether the finding says that the value falls, rises or stays.
         of: the difference with its limits.
-        margin: differences within it are no differences.
+        margin: differences within the margin count as none.
     """
     if of is None:
         return "cannot be judged"
@@ -55,12 +56,12 @@ def seen(expected: Expected, of: Change | None, margin: float = MARGIN) -> Seen:
 
 
 def less(of: Change, margin: float = MARGIN) -> Seen:
-    """The verdict on "it falls"."""
+    """Return the verdict on "it falls"."""
     return more((-of[0], -of[2], -of[1]), margin)
 
 
 def more(of: Change, margin: float = MARGIN) -> Seen:
-    """The verdict on "it rises"."""
+    """Return the verdict on "it rises"."""
     _, low, high = of
     if low > 0:
         return "confirmed"
@@ -68,7 +69,7 @@ def more(of: Change, margin: float = MARGIN) -> Seen:
 
 
 def alike(of: Change, margin: float = MARGIN) -> Seen:
-    """The verdict on "it stays"."""
+    """Return the verdict on "it stays"."""
     _, low, high = of
     if low > -margin and high < margin:
         return "confirmed"

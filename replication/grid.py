@@ -1,4 +1,4 @@
-"""A finished sweep over two keys of its configs: a heat map of numbers, or a line for each word; and over compute.
+"""A finished sweep over two keys of its configs, as a heat map of numbers or a line for each word; also over compute.
 
 Charles et al. (2024), Figures 4 to 8, 13, 16, 17; Chua et al. (2024), Figures 4 and 6.
 """
@@ -24,12 +24,12 @@ Places = Mapping[tuple[Value, Value], float]  # by values of over and by
 
 @dataclass(frozen=True)
 class Panel:
-    """The cells of one value of ``each``.
+    """The cells with one value of ``each``.
 
     Attributes:
-        value: of ``each``; None without one.
+        value: the value of ``each``; None without ``each``.
         measured: means over blocks, by the values of ``over`` and ``by``.
-        best: places with the least of the measure among those of equal compute, where several are equal.
+        best: positions with the least value among all with equal compute, if there are several.
     """
 
     value: Value | None
@@ -39,7 +39,7 @@ class Panel:
 
 @dataclass(frozen=True)
 class Grid:
-    """A sweep over two keys.
+    """The results of a sweep over two keys.
 
     Attributes:
         over: key of the columns.
@@ -55,7 +55,7 @@ class Grid:
     panels: tuple[Panel, ...]
 
     def as_dict(self) -> dict[str, Any]:
-        """Every number, as JSON takes it."""
+        """Return every number as a JSON value."""
         keys = {"sweep": self.sweep, "of": self.of, "over": self.over, "by": self.by, "each": self.each}
         rows = [
             {"each": panel.value, "over": a, "by": b, self.of: value, "best": (a, b) in panel.best}
@@ -66,16 +66,17 @@ class Grid:
 
 
 def grid_of(folder: Path, of: Measure, over: str, by: str, each: str | None = None) -> Grid:
-    """Set the finished cells of a sweep side by side over two keys.
+    """Arrange the finished cells of a sweep by two keys.
 
     Args:
-        folder: of the sweep.
-        over: dotted key of the cells' configs, or "gradients": those of a step, as planned.
-        by: another key.
-        each: a third: a panel for each of its values.
+        folder: folder of the sweep.
+        of: measure to show.
+        over: dotted key of the cells' configs for the columns; "gradients" is the planned number per step.
+        by: key for the rows.
+        each: third key, with a panel for each of its values; None: one panel.
 
     Raises:
-        InputError: no finished cell has the keys, or two variants have the same values of all of them.
+        InputError: no finished cell has the keys, or two variants have equal values of all keys.
     """
     if of not in get_args(Measure):
         raise InputError(f"--of {of}: choose from {', '.join(get_args(Measure))}")
@@ -100,8 +101,8 @@ def grid_of(folder: Path, of: Measure, over: str, by: str, each: str | None = No
         if several:
             place, names = next(iter(several.items()))
             raise InputError(
-                f"{over} {place[0]} and {by} {place[1]} are those of {', '.join(map(repr, names))}: name in --each what"
-                " they differ in"
+                f"{over} {place[0]} and {by} {place[1]} are the same for {', '.join(map(repr, names))}: give a key in"
+                " which they differ with --each"
             )
         measured = {place: float(np.mean([*of_one.values()])) for place, of_one in _in_order(places)}
         panels.append(Panel(panel, measured, _best(measured, {place: compute[panel, *place] for place in measured})))
@@ -127,7 +128,7 @@ def _value(cell: CellResult, config: Mapping[str, Any], key: str) -> Any:
 
 
 def _best(measured: Places, compute: Mapping[tuple[Value, Value], float | None]) -> frozenset[tuple[Value, Value]]:
-    """The places of least value among those of equal compute."""
+    """Return the positions of the least value among all with equal compute."""
     counts = Counter(compute.values())
     least: dict[float, tuple[Value, Value]] = {}
     for place, value in measured.items():
@@ -138,7 +139,7 @@ def _best(measured: Places, compute: Mapping[tuple[Value, Value], float | None])
 
 
 def table(grid: Grid) -> str:
-    """The grid as plain text: a row for each value of ``by``, a column for each of ``over``."""
+    """Return the grid as plain text, with a row for each value of ``by`` and a column for each value of ``over``."""
     digits = {"perplexity": 2, "seconds": 1}.get(grid.of, 4)
     lines = [f"{grid.of} of {grid.sweep}: {grid.over} in columns, {grid.by} in rows"]
     for panel in grid.panels:
@@ -164,7 +165,7 @@ def _sides(panel: Panel) -> tuple[list[Value], list[Value]]:
 
 
 def grid_figure(grid: Grid) -> str:
-    """The SVG: a heat map where ``by`` has numbers, and a line for each of its words otherwise."""
+    """Return the SVG: a heat map if ``by`` has numbers, otherwise a line for each of its words."""
     words = any(isinstance(b, str) for panel in grid.panels for _, b in panel.measured)
     values = [value for panel in grid.panels for value in panel.measured.values()]
     with figure(0.6 + 2.2 * len(grid.panels), 2.4) as (drawn, saved):

@@ -1,8 +1,8 @@
-"""The findings of Kandpal et al. (2024) on the runs of ``configs/two-cores``, each by a test fixed beforehand.
+"""The findings of Kandpal et al. (2024), tested on the runs of ``configs/two-cores``. Each test was fixed in advance.
 
-The tests are those of ``replication.findings``. Different runs have independent coins: their AUROCs' intervals are
-joined by MOVER (Zou and Donner 2008), which keeps the exact limit of a group that is told apart completely. Settings on
-one run are paired (DeLong).
+``replication.findings`` has the tests. Different runs have independent coins. Their AUROCs' intervals are combined by
+MOVER (Zou and Donner 2008), which keeps the exact limit of a group that is separated completely. Settings within one
+run are paired (DeLong).
 """
 
 import contextlib
@@ -28,12 +28,12 @@ NEARLY = 0.95  # of the last AUROC (the paper's Figure 3)
 
 
 def real(record: Record) -> Change:
-    """AUROC of the leading attack on real users."""
+    """Return the AUROC of the primary attack on real users, with its limits."""
     return _limits(record.primary().auroc)
 
 
 def planted(record: Record, lengths: Callable[[int], bool] = lambda _: True) -> Change:
-    """Mean AUROC over the groups of canary users of such lengths."""
+    """Return the mean AUROC over the groups of canary users whose lengths are selected."""
     assert record.canaries
     groups = [_limits(g.auroc) for g in record.canaries.groups if g.auroc and g.length and lengths(g.length)]
     mean = sum(value for value, _, _ in groups) / len(groups)
@@ -43,9 +43,9 @@ def planted(record: Record, lengths: Callable[[int], bool] = lambda _: True) -> 
 
 
 def norms_apart(norms: GradientNorms) -> Change:
-    """Mean log gradient norm of canary users' records less that of real users', with Welch's 95 % interval.
+    """Return the mean log gradient norm of canary users' records minus that of real users', with Welch's 95 % interval.
 
-    A record has the middle of its bin. The interval takes records as independent.
+    Each record gets the middle of its bin. The interval treats records as independent.
     """
     middles = (np.log(norms.edges[:-1]) + np.log(norms.edges[1:])) / 2
     planted_norms, real_norms = (np.repeat(middles, counts) for counts in (norms.canaries, norms.real))
@@ -54,7 +54,8 @@ def norms_apart(norms: GradientNorms) -> Change:
 
 
 def nearly_there(points: Sequence[tuple[int, float]]) -> int:
-    """Return the step from which on every AUROC is at least 95 % of the last one, of (step, AUROC) in order."""
+    """Return the step from which every AUROC is at least 95 % of the last AUROC. ``points`` are (step, AUROC) in
+    order."""
     below = [place for place, (_, area) in enumerate(points) if area < NEARLY * points[-1][1]]
     return points[below[-1] + 1 if below else 0][0]
 
@@ -73,7 +74,10 @@ def _say(finding: str, verdict: str, of: Change | None, why: str = "") -> None:
 
 
 def _paired(finding: str, judge: Callable[[Change], str], row: DialSetting) -> None:
-    """A setting beside the leading one, on the same users; told apart completely it has no error, and is not judged."""
+    """Print the verdict on a setting compared with the primary one, on the same users.
+
+    A setting that separates users completely has no error estimate, so it is not judged.
+    """
     if row.difference is None:
         _say(finding, "cannot be judged", None, f"{row.auroc.value:.3f}, no interval of the difference")
         return
@@ -91,10 +95,10 @@ def _lengths(record: Record) -> None:
 
 
 def print_findings(runs: Path, corpus: str) -> None:
-    """Print one table row a finding."""
+    """Print one table row for each finding."""
 
     def across(finding: str, judge: Callable[[Change], str], measure: Measure, first: str | None, second: str) -> None:
-        """Hold a run against another, or against chance (None); a run that was not made is no finding."""
+        """Compare a run with another run, or with chance (None). Print nothing if a run is missing."""
         try:
             one = CHANCE if first is None else measure(_read(runs, corpus, first))
             other = measure(_read(runs, corpus, second))

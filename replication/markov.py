@@ -1,10 +1,10 @@
-"""Users who write by Markov chains of tokens: a corpus in which every probability is known.
+"""Users whose texts are Markov chains of tokens: a corpus in which every probability is known.
 
 Source: Kandpal et al., "User Inference Attacks on Large Language Models", equation (1): D_task = sum_u alpha_u D_u.
-Here D_u is a chain of order 1 over V words, run for L tokens, so that log D_u(x) is a sum and any divergence between
-users can be computed.
+Here D_u is a chain of order 1 over V words, run for L tokens. So log D_u(x) is a sum, and any divergence between users
+can be computed.
 
-Axes: n users, V words, L tokens of a sequence, B sequences.
+Axes: n users, V words, L tokens per sequence, B sequences.
 """
 
 import functools
@@ -28,15 +28,15 @@ _SHARED, _OWN, _SHARE = range(100, 103)  # purposes of the random streams, none 
 
 @dataclass(frozen=True)
 class MarkovCorpus:
-    """Public parameters of Markov users; equal parameters give equal chains under an equal NumPy.
+    """Public parameters of Markov users. Equal parameters give equal chains with equal versions of NumPy.
 
-    A row of a user's chain is (1 - d) times the row that all users share plus d times the user's own, where d is
-    ``distinctiveness``: at 0 nothing in a text depends on its user. As in the synthetic corpus, ``users`` changes
-    nothing about a single user except the share alpha_u, and a user has ``mean_records`` records of ``length`` words
-    on average, at least ``min_records``.
+    A row of a user's chain is (1 - d) times the row that all users share, plus d times a row of the user's own. Here d
+    is ``distinctiveness``; at 0, a text does not depend on its user. As in the synthetic corpus, ``users`` changes
+    nothing about a single user except the share alpha_u. A user has on average ``mean_records`` records of ``length``
+    words, and at least ``min_records``.
 
     Raises:
-        InputError: a parameter is out of its range.
+        InputError: a parameter is out of range.
     """
 
     users: int = 240
@@ -60,14 +60,14 @@ class MarkovCorpus:
 
 @dataclass(frozen=True, eq=False)
 class Chain:
-    """One user's D_u: probabilities of the first word, (V,), and of the next word after each, (V, V)."""
+    """A user's D_u: probabilities of the first word, (V,), and of each next word after each word, (V, V)."""
 
     initial: Array
     transitions: Array
 
 
 def chain_of(spec: MarkovCorpus, user: int) -> Chain:
-    """The chain of the user with this index (from 0). Raises InputError if the corpus has no such user."""
+    """Return the chain of the user with this index, from 0. Raises InputError if the corpus has no such user."""
     if not 0 <= user < spec.users:
         raise InputError(f"markov corpus: there is no user {user}; choose one from 0 to {spec.users - 1}")
     shared, own = _rows(spec.vocabulary, spec.seed, _SHARED, 0), _rows(spec.vocabulary, spec.seed, _OWN, user)
@@ -78,7 +78,7 @@ def chain_of(spec: MarkovCorpus, user: int) -> Chain:
 
 
 def user_weights(spec: MarkovCorpus) -> Array:
-    """Weights alpha_u of equation (1): each user's share of the expected records, shape (users,), summing to one."""
+    """Return the weights alpha_u of equation (1): users' shares of the expected records, shape (users,), sum 1."""
     expected = np.array([_expected_records(spec, user) for user in range(spec.users)])
     return np.asarray(expected / expected.sum(), dtype=np.float64)
 
@@ -87,10 +87,10 @@ def draw(chain: Chain, count: int, length: int, rng: np.random.Generator) -> Tok
     """Draw independent sequences, shape (count, length).
 
     Args:
-        chain: of one user.
+        chain: chain of the user who writes.
         count: number of sequences.
-        length: words per sequence.
-        rng: source of randomness.
+        length: number of words per sequence.
+        rng: random generator.
     """
     size = chain.initial.size
     # All rows in one sorted array, row i shifted by i, so that one search serves every state.
@@ -106,7 +106,7 @@ def draw(chain: Chain, count: int, length: int, rng: np.random.Generator) -> Tok
 
 
 def log_probability(chain: Chain, tokens: Tokens) -> Array:
-    """log D_u(x) in nats of each sequence; tokens (B, L) gives (B,)."""
+    """Return log D_u(x) of each sequence in nats. For tokens (B, L), the shape is (B,)."""
     # (B, L) -> (B, L - 1): the log-probability of every word but the first
     steps = np.log(chain.transitions)[tokens[:, :-1], tokens[:, 1:]]
     return np.asarray(np.log(chain.initial)[tokens[:, 0]] + steps.sum(axis=1), dtype=np.float64)
@@ -115,13 +115,13 @@ def log_probability(chain: Chain, tokens: Tokens) -> Array:
 # Every user's chain asks for the shared rows; without the cache they would be drawn once for each user.
 @functools.lru_cache(maxsize=8)
 def _rows(vocabulary: int, seed: int, purpose: int, user: int) -> Array:
-    """The row of the first word and the rows of transitions, (1 + V, V)."""
+    """Return the row of the first word and the rows of transitions, (1 + V, V)."""
     drawn = _rng(seed, purpose, user).dirichlet(np.full(vocabulary, _CONCENTRATION), size=1 + vocabulary)
     return np.asarray((1 - _UNIFORM) * drawn + _UNIFORM / vocabulary, dtype=np.float64)
 
 
 def _expected_records(spec: MarkovCorpus, user: int) -> float:
-    """``min_records`` plus a log-normal number with mean ``mean_records - min_records``."""
+    """Return ``min_records`` plus a log-normal number with mean ``mean_records - min_records``."""
     normal = _rng(spec.seed, _SHARE, user).standard_normal()
     # exp(s z) has mean exp(s^2 / 2) for a standard normal z; the second term divides by it.
     return spec.min_records + (spec.mean_records - spec.min_records) * math.exp(_SPREAD * normal - _SPREAD**2 / 2)

@@ -1,10 +1,13 @@
-"""Mean estimation under user-level DP: ELS against ULS at one compute budget (Charles et al. 2024, section 4).
+"""Mean estimation with user-level DP: ELS compared with ULS at one compute budget (Charles et al. 2024, section 4).
 
-A population mean mu ~ N(0, I_d); user means ~ N(mu, between^2 I_d); a user's examples ~ N(user mean, within^2 I_d). The
-loss of an example x is ||theta - x||^2 / 2, its gradient theta - x; theta starts at 0, and the measured error is
-||theta_T - mu||^2 after T steps. The rounds are Charles et al., Algorithms 1 and 2, with Poisson cohorts and a constant
-divisor: the mechanism that the trainer runs (finetune/private.py; tests/studies/test_mean_estimation.py runs both with
-the same coins and noise). The paper tunes and reports on the same repeats; here separate repeats are used for tuning.
+A population mean is mu ~ N(0, I_d). User means are ~ N(mu, between^2 I_d). A user's examples are ~ N(user mean,
+within^2 I_d). The loss of an example x is ||theta - x||^2 / 2, with gradient theta - x. theta starts at 0, and the
+measured error is ||theta_T - mu||^2 after T steps. The rounds follow Charles et al., Algorithms 1 and 2, with Poisson
+cohorts and a constant divisor. This is the mechanism that the trainer runs (finetune/private.py;
+tests/studies/test_mean_estimation.py runs both with the same coins and noise). The paper tunes and reports on the same
+repeats; this module tunes on separate repeats.
+
+Axes: R repeats, N users, K examples per user, m units in a cohort, H pairs of learning rate and clip norm, d.
 
 Axes: R repeats, N users, K examples of a user, m units of a cohort, H pairs of learning rate and clip norm, d.
 """
@@ -35,7 +38,7 @@ _SMALLEST_SQUARE = 1e-150  # of a gradient's norm
 
 @dataclass(frozen=True)
 class Task:
-    """What stays the same in all sweeps.
+    """The sizes that are the same in all sweeps.
 
     Attributes:
         users: number of users N.
@@ -54,17 +57,18 @@ class Task:
     between: float = 1.0
 
     def floor(self, within: float) -> float:
-        """Expected squared error of the mean over all examples, without privacy: d (between^2 + within^2 / K) / N."""
+        """Return the expected squared error of the mean over all examples, without privacy: d (between^2 + within^2 /
+        K) / N."""
         return self.dimension * (self.between**2 + within**2 / self.examples) / self.users
 
 
 @dataclass(frozen=True)
 class Setting:
-    """What the sweeps vary.
+    """The parameters that the sweeps vary.
 
     Attributes:
         epsilon: epsilon per user.
-        budget: expected gradients per round B.
+        budget: expected number of gradients per round, B.
         within: standard deviation of a user's examples, sigma_2.
     """
 
@@ -75,13 +79,14 @@ class Setting:
 
 @dataclass(frozen=True)
 class Arm:
-    """A way to spend the budget. ELS: G = K, expected batch B. ULS: G examples of each of M = B / G expected users.
+    """A way to spend the budget. ELS: G = K and expected batch B. ULS: G examples from each of M = B / G expected
+    users.
 
     Attributes:
         method: "ELS" or "ULS".
-        group_size: examples per user G.
-        expected: expected number of units per round, the public divisor.
-        units: number of units that the sampler draws from.
+        group_size: number of examples per user, G.
+        expected: expected number of units per round, which is the public divisor.
+        units: number of units from which the sampler draws.
     """
 
     method: Method
@@ -91,23 +96,25 @@ class Arm:
 
     @property
     def rate(self) -> float:
-        """Poisson rate of a unit."""
+        """Return the Poisson rate of a unit."""
         return self.expected / self.units
 
     @property
     def event(self) -> PoissonGaussian:
-        """One round for one user (Charles et al., Theorems 1 and 2); its noise multiplier is to be calibrated."""
+        """Return one round's event for one user (Charles et al., Theorems 1 and 2). Its noise multiplier needs
+        calibration."""
         # ULS draws whole users, one member for a user; ELS draws examples, of which a user has G.
         return PoissonGaussian(1.0, self.rate, self.group_size if self.method == "ELS" else 1)
 
     def noise_multiplier(self, task: Task, epsilon: float) -> float:
-        """The smallest that makes all rounds (epsilon, task.delta)-DP for a user, by the trainer's own accountant."""
+        """Return the smallest noise multiplier for (epsilon, task.delta)-DP per user over all rounds, by the trainer's
+        accountant."""
         return calibrate(self.event, task.rounds, task.delta, epsilon)
 
 
 @dataclass(frozen=True, eq=False)
 class Pairs:
-    """Learning rates and clip norms that run side by side on the same data, coins and noise; both (H,)."""
+    """Learning rates and clip norms that are tried on the same data, coins and noise; shape (H,) each."""
 
     learning_rate: Array
     clip_norm: Array
@@ -115,7 +122,7 @@ class Pairs:
 
 @dataclass(frozen=True, eq=False)
 class Data:
-    """Drawn populations.
+    """Populations drawn at random.
 
     Attributes:
         mean: population means mu, shape (R, d).
@@ -133,15 +140,15 @@ class Data:
 
 @dataclass(frozen=True, eq=False)
 class TunedArm:
-    """An arm at its best learning rate and clip norm.
+    """An arm with its best learning rate and clip norm.
 
     Attributes:
         arm: the arm.
-        noise_multiplier: noise standard deviation / sensitivity.
-        learning_rate: the best one on the tuning repeats.
-        clip_norm: the best one on the tuning repeats.
-        tuning_error: mean squared error of the tuning repeats.
-        errors: squared errors of the other repeats, shape (R,).
+        noise_multiplier: noise standard deviation divided by sensitivity.
+        learning_rate: the best learning rate on the tuning repeats.
+        clip_norm: the best clip norm on the tuning repeats.
+        tuning_error: mean squared error on the tuning repeats.
+        errors: squared errors on the other repeats, shape (R,).
     """
 
     arm: Arm
@@ -153,7 +160,7 @@ class TunedArm:
 
     @property
     def on_edge(self) -> bool:
-        """Whether the best pair is at an end of the grid, so that a wider grid might do better."""
+        """Return whether the best pair is at the edge of the grid, so a wider grid might be better."""
         # A best value at an end may not be the best there is, and the comparison may then favour the other arm.
         ends = (LEARNING_RATES[0], LEARNING_RATES[-1]), (CLIP_NORMS[0], CLIP_NORMS[-1])
         return self.learning_rate in ends[0] or self.clip_norm in ends[1]
@@ -161,12 +168,12 @@ class TunedArm:
 
 @dataclass(frozen=True, eq=False)
 class Point:
-    """ELS and ULS with every group size at one setting, on the same data and noise in each repeat.
+    """ELS, and ULS with every group size, at one setting. Each repeat uses the same data and noise for all.
 
     Attributes:
         setting: the setting.
-        els: ELS.
-        every_uls: ULS with each group size.
+        els: result of ELS.
+        every_uls: results of ULS, one for each group size.
     """
 
     setting: Setting
@@ -175,15 +182,15 @@ class Point:
 
     @property
     def uls(self) -> TunedArm:
-        """ULS with the group size that was best on the tuning repeats."""
+        """Return ULS with the group size that was best on the tuning repeats."""
         # By the tuning error: chosen by its measured one, ULS would have several tries and ELS one.
         return min(self.every_uls, key=lambda outcome: outcome.tuning_error)
 
 
 def arms_of(task: Task, budget: int) -> list[Arm]:
-    """ELS with G = K, then ULS with G = 1, 2, 4, ... up to K wherever M = B / G is a whole number from 1 to N.
+    """Return ELS with G = K, then ULS with G = 1, 2, 4, ... up to K, if M = B / G is a whole number from 1 to N.
 
-    Raises InputError if the budget exceeds all examples, or no power of two splits it.
+    Raises InputError if the budget exceeds the number of examples, or no power of two divides it.
     """
     # Only for its refusal of a budget above all examples.
     els_rate(budget, task.examples, task.users)
@@ -203,7 +210,7 @@ def draw_data(task: Task, within: float, repeats: int, rng: np.random.Generator)
         task: the sizes.
         within: standard deviation of a user's examples, sigma_2.
         repeats: number of repeats R.
-        rng: generator of all draws.
+        rng: generator for all draws.
     """
     mean = rng.standard_normal((repeats, task.dimension))
     users = rng.standard_normal((repeats, task.users, task.dimension))
@@ -214,9 +221,10 @@ def draw_data(task: Task, within: float, repeats: int, rng: np.random.Generator)
 
 
 def draw_points(arm: Arm, data: Data, rng: np.random.Generator) -> tuple[Array, NDArray[np.bool_]]:
-    """A Poisson cohort of every repeat: points (R, m, d), the mean of each unit's chosen examples, and present (R, m).
+    """Draw a Poisson cohort in every repeat. Return points (R, m, d), each the mean of a unit's chosen examples, and
+    present (R, m).
 
-    In every round ULS chooses G of a user's K examples without replacement; m is the largest cohort's size.
+    In every round, ULS chooses G of a user's K examples without replacement. m is the size of the largest cohort.
     """
     repeats, users, examples, d = data.examples.shape
     # (R, units): an independent coin for each unit, as accounted for; cohorts differ in size.
@@ -245,15 +253,16 @@ def draw_points(arm: Arm, data: Data, rng: np.random.Generator) -> tuple[Array, 
 
 
 def step(theta: Array, points: Array, present: NDArray[np.bool_], noise: Array, pairs: Pairs, divisor: float) -> Array:
-    """theta after one round: theta - eta (sum_u clip(theta - points_u, C) + C noise) / divisor.
+    """Return theta after one round: theta - eta (sum_u clip(theta - points_u, C) + C noise) / divisor.
 
-    Charles et al., Algorithm 2 (in ELS, Algorithm 1, units are examples). An empty cohort still takes a noised step.
+    This is Charles et al., Algorithm 2; in ELS (Algorithm 1), units are examples. An empty cohort also takes a noised
+    step.
 
     Args:
         theta: estimates, shape (R, H, d).
         points: mean of each drawn unit's chosen examples, shape (R, m, d).
-        present: which points are drawn, shape (R, m).
-        noise: normal with the noise multiplier as deviation, the same for all pairs, shape (R, d).
+        present: mask of the drawn points, shape (R, m).
+        noise: normal noise with the noise multiplier as deviation, equal for all pairs, shape (R, d).
         pairs: eta and C, shape (H,) each.
         divisor: expected number of units, a public constant.
     """
@@ -280,16 +289,16 @@ def run_arm(
     coins: np.random.Generator,
     noises: np.random.Generator,
 ) -> Array:
-    """||theta_T - mu||^2 of every repeat and pair, shape (R, H).
+    """Return ||theta_T - mu||^2 for every repeat and pair, shape (R, H).
 
     Args:
         task: the sizes.
-        arm: how the budget is spent.
-        noise_multiplier: noise standard deviation / sensitivity.
+        arm: how to spend the budget.
+        noise_multiplier: noise standard deviation divided by sensitivity.
         pairs: learning rates and clip norms, shape (H,) each.
         data: populations of the R repeats.
-        coins: generator of cohorts and chosen examples.
-        noises: generator of the noise.
+        coins: generator for cohorts and chosen examples.
+        noises: generator for the noise.
     """
     theta = np.zeros((len(data.mean), len(pairs.clip_norm), task.dimension))
     for _ in range(task.rounds):
@@ -302,16 +311,16 @@ def run_arm(
 
 
 def measure_point(task: Task, setting: Setting, repeats: int, seed: int) -> Point:
-    """Tune every arm over the same grid, then measure each at its best pair on separate repeats.
+    """Tune every arm over the same grid. Then measure each arm at its best pair on separate repeats.
 
     Args:
         task: the sizes.
-        setting: the setting.
+        setting: the parameters.
         repeats: number of measured repeats, at least 2.
-        seed: seed of data, coins and noise.
+        seed: seed for data, coins and noise.
 
     Raises:
-        InputError: fewer than two repeats, a budget without a split, or a setting that no noise meets.
+        InputError: there are fewer than two repeats, the budget has no split, or no noise meets the setting.
     """
     if repeats < 2:
         raise InputError(f"{repeats} repeats give no interval: take at least 2")
@@ -345,7 +354,7 @@ def _errors(
     seed: int,
     stage: Stage,
 ) -> list[Array]:
-    """Squared errors of each arm, shape (repeats, H)."""
+    """Return the squared errors of each arm, shape (repeats, H)."""
     found: list[list[Array]] = [[] for _ in arms]
     for block, start in enumerate(range(0, repeats, _BLOCK)):
         # Seeds of separate streams: stage and block, then 0 for data, 1 for noise, 2 + i for the coins of arm i.

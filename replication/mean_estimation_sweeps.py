@@ -1,8 +1,8 @@
-"""The three sweeps of Charles et al. (2024), Figure 3, and a test of what the paper concludes from them.
+"""The three sweeps of Charles et al. (2024), Figure 3, and tests of the paper's conclusions from them.
 
-All statements are about ratios of mean squared errors over repeats. Trials share data and noise between arms and
-settings and are independent of each other, so the logarithm of a product of such means has the linearisation
-sum_i sign_i error_i / mean_i per repeat, whose mean over repeats gets a Student interval (delta method, paired).
+All statements are about ratios of mean squared errors over repeats. Repeats are independent of each other; within a
+repeat, arms and settings share data and noise. The logarithm of a product of such means therefore has the linearisation
+sum_i sign_i error_i / mean_i per repeat. Its mean over repeats gets a Student interval (delta method, paired).
 """
 
 import dataclasses
@@ -30,11 +30,11 @@ NAMES: dict[Swept, str] = {
 
 @dataclass(frozen=True)
 class Sweeps:
-    """Values of each sweep; the other two parameters stay at the paper's defaults (``Setting``).
+    """The values of each sweep. The other two parameters stay at the paper's defaults (``Setting``).
 
     Attributes:
-        epsilon: epsilons per user.
-        budget: expected gradients per round.
+        epsilon: values of epsilon per user.
+        budget: expected numbers of gradients per round.
         within: standard deviations of a user's examples.
     """
 
@@ -43,14 +43,14 @@ class Sweeps:
     within: tuple[float, ...] = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
 
     def settings(self, swept: Swept) -> list[Setting]:
-        """One setting per value, increasing."""
+        """Return one setting per value, in increasing order."""
         values: tuple[float, ...] = getattr(self, swept)
         return [dataclasses.replace(Setting(), **cast(dict[str, Any], {swept: value})) for value in sorted(values)]
 
 
 @dataclass(frozen=True)
 class Interval:
-    """An estimate between two limits.
+    """An estimate with its limits.
 
     Attributes:
         value: the estimate.
@@ -68,11 +68,11 @@ class Interval:
 
 @dataclass(frozen=True)
 class Finding:
-    """One of the paper's conclusions and what this study says about it.
+    """A conclusion of the paper, and the result of this study.
 
     Attributes:
         claim: the conclusion.
-        checks: (name, interval, limit) of what must be below its limit.
+        checks: tuples (name, interval, limit); each interval must be below its limit.
     """
 
     claim: str
@@ -80,7 +80,7 @@ class Finding:
 
     @property
     def confirmed(self) -> bool:
-        """Whether the upper ends of all intervals are below their limits."""
+        """Return whether the upper ends of all intervals are below their limits."""
         # All must be: a false finding needs a false check, so no correction for their number is needed.
         return all(interval.high < limit for _, interval, limit in self.checks)
 
@@ -92,9 +92,9 @@ class Study:
     Attributes:
         task: the sizes.
         repeats: number of measured repeats per arm.
-        seed: seed of data, coins and noise.
+        seed: seed for data, coins and noise.
         sweeps: points of each sweep, in increasing order.
-        findings: the paper's conclusions, each at confidence 1 - ALPHA / FINDINGS.
+        findings: the paper's conclusions, each tested at confidence 1 - ALPHA / FINDINGS.
     """
 
     task: Task
@@ -104,7 +104,7 @@ class Study:
     findings: tuple[Finding, ...]
 
     def as_dict(self) -> dict[str, Any]:
-        """Every number of table and figure; per-repeat errors are left out, since the seed reproduces them."""
+        """Return every number in table and figure, without errors of single repeats, which the seed reproduces."""
         return {
             "task": dataclasses.asdict(self.task),
             "repeats": self.repeats,
@@ -123,13 +123,13 @@ def run_study(
     sweeps: Sweeps | None = None,
     advance: Callable[[int], None] = lambda done: None,
 ) -> Study:
-    """Measure every setting once and judge the findings.
+    """Measure every setting once, and judge the findings.
 
     Args:
-        repeats: measured repeats per arm, not counting those that tune it; at least 2.
-        seed: seed of data, coins and noise.
-        task: the sizes; None: the paper's.
-        sweeps: the values; None: the defaults.
+        repeats: number of measured repeats per arm, at least 2, in addition to the repeats for tuning.
+        seed: seed for data, coins and noise.
+        task: the sizes; None: the paper's sizes.
+        sweeps: values of the sweeps; None: the defaults.
         advance: called with 1 after each of ``len(settings_of(sweeps))`` settings.
     """
     task, sweeps = task or Task(), sweeps or Sweeps()
@@ -143,14 +143,15 @@ def run_study(
 
 
 def settings_of(sweeps: Sweeps) -> list[Setting]:
-    """The settings of all sweeps, each once."""
+    """Return the settings of all sweeps, each once."""
     return list(dict.fromkeys(setting for swept in NAMES for setting in sweeps.settings(swept)))
 
 
 def contrast(above: Sequence[Array], below: Sequence[Array], confidence: float) -> Interval:
-    """The product of the means of ``above`` over that of ``below``: errors of the same repeats, (R,) each.
+    """Return the product of the means of ``above``, divided by the product of the means of ``below``.
 
-    With one above and none below it is the mean itself. Intervals are symmetric in the logarithm.
+    All errors are of the same repeats, shape (R,) each. With one array above and none below, the result is its mean.
+    Intervals are symmetric in the logarithm.
     """
     means = [float(errors.mean()) for errors in (*above, *below)]
     signs = [1.0] * len(above) + [-1.0] * len(below)
@@ -166,21 +167,22 @@ def contrast(above: Sequence[Array], below: Sequence[Array], confidence: float) 
 
 
 def mean_error(tuned: TunedArm, confidence: float = 1.0 - ALPHA) -> Interval:
-    """The mean squared error over repeats."""
+    """Return the mean squared error over repeats, with its interval."""
     return contrast([tuned.errors], [], confidence)
 
 
 def ratio(point: Point, confidence: float = 1.0 - ALPHA) -> Interval:
-    """Mean error of ULS at its tuned group size, divided by that of ELS."""
+    """Return the mean error of ULS with its tuned group size, divided by the mean error of ELS."""
     return contrast([point.uls.errors], [point.els.errors], confidence)
 
 
 def judge(sweeps: dict[Swept, tuple[Point, ...]]) -> tuple[Finding, ...]:
-    """The paper's four conclusions of section 4.
+    """Judge the four conclusions in section 4 of the paper.
 
-    "ULS improves significantly on ELS where epsilon is small, the budget large, sigma_2 large": at that end of the
-    sweep the ratio of errors is below 1, and it is below the ratio at the other end. "ULS with G = 1 is comparable if
-    not better across all settings": at every setting that has it, its error is at most MARGIN times that of ELS.
+    "ULS improves significantly on ELS where epsilon is small, the budget large, sigma_2 large" is tested at that end of
+    the sweep. The ratio of errors must be below 1, and below the ratio at the other end. "ULS with G = 1 is comparable
+    if not better across all settings" is tested at every setting with G = 1. Its error must be at most MARGIN times the
+    error of ELS.
     """
     return (
         _better_at_one_end(sweeps["epsilon"], "at small epsilon", "epsilon"),
@@ -216,7 +218,7 @@ def _single_examples(points: Sequence[Point]) -> Finding:
 
 
 def table(study: Study) -> str:
-    """Sweeps and findings as plain text."""
+    """Return sweeps and findings as plain text."""
     task = study.task
     lines = [
         f"{task.users} users x {task.examples} examples, d = {task.dimension}, {task.rounds} rounds, delta"

@@ -1,6 +1,6 @@
-"""The noise that ELS and ULS add at equal compute, and black-box accounting next to the exact one.
+"""The noise that ELS and ULS add at equal compute, and black-box accounting compared with exact accounting.
 
-Charles et al. (2024), Figures 1, 2 and 9: accounting alone, without data or training.
+Charles et al. (2024), Figures 1, 2 and 9. These results need only accounting, without data or training.
 """
 
 import math
@@ -22,7 +22,7 @@ SIGMAS, FIGURE_1 = (0.5, 1.0, 2.0, 4.0), (2000, 0.01)  # T and p of Figure 1
 
 @dataclass(frozen=True)
 class Accounted:
-    """Figure 1: epsilon of ELS for users; None where the black box gives none."""
+    """The data of Figure 1: epsilon of ELS for users; None if black-box accounting gives no epsilon."""
 
     noise_multiplier: float
     group_size: int
@@ -32,12 +32,13 @@ class Accounted:
 
 @dataclass(frozen=True)
 class Noise:
-    """Figures 2 and 9: variances of the noise on the mean gradient.
+    """The data of Figures 2 and 9: variances of the noise on the mean gradient.
 
     Attributes:
-        els: of example-level sampling, at most ``RECORDS`` of each user.
-        alike: of user-level sampling, where a user's gradients are alike.
-        diverse: the same, where they are as diverse as can be: the clip norm falls with the root of the group size.
+        els: variance for example-level sampling with at most ``RECORDS`` records per user.
+        alike: variance for user-level sampling if the gradients of a user are equal.
+        diverse: variance for user-level sampling if the gradients of a user are as diverse as possible, so the clip
+            norm decreases with the root of the group size.
     """
 
     epsilon: float
@@ -49,16 +50,16 @@ class Noise:
 
     @property
     def budget(self) -> int:
-        """Gradients a step."""
+        """Return the number of gradients per step."""
         return self.cohort * self.group_size
 
 
 @dataclass(frozen=True)
 class Study:
-    """All three figures.
+    """The data of all three figures.
 
     Attributes:
-        by_group: epsilon and group size of ELS at ``BUDGET`` gradients a step, and the variance (Figure 2a).
+        by_group: epsilon, group size of ELS at ``BUDGET`` gradients per step, and variance (Figure 2a).
     """
 
     accounted: tuple[Accounted, ...]
@@ -66,17 +67,17 @@ class Study:
     noises: tuple[Noise, ...]
 
     def as_dict(self) -> dict[str, Any]:
-        """Every number, as JSON takes it."""
+        """Return every number as a JSON value."""
         return asdict(self)
 
 
 def settings() -> int:
-    """How many numbers are calibrated or accounted for."""
+    """Return how many numbers are calibrated or accounted for."""
     return len(SIGMAS) * len(GROUP_SIZES) + len(EPSILONS) * len(GROUP_SIZES) * (1 + len(COHORTS))
 
 
 def run_study(advance: Callable[[int], object] = lambda _: None) -> Study:
-    """Compute every number of the three figures; ``advance`` is called with the number of settings done."""
+    """Compute every number of the three figures. ``advance`` is called with the number of finished settings."""
     steps, rate = FIGURE_1
     accounted = []
     for sigma in SIGMAS:
@@ -107,7 +108,7 @@ def _els(epsilon: float, budget: int, group: int) -> float:
 
 
 def table(found: Study) -> str:
-    """The figures as plain text, and the paper's statements counted."""
+    """Return the figures as plain text, and count in how many settings the paper's statements hold."""
     lines = [f"{'noise':>6}{'G':>4}{'exact':>12}{'black box':>12}"]
     for its in found.accounted:
         box = "-" if its.black_box is None else f"{its.black_box:.4g}"
@@ -135,7 +136,7 @@ def table(found: Study) -> str:
 
 
 def noise_figure(found: Study) -> str:
-    """Left: Figure 1 at each noise multiplier; the others: variances over compute at each epsilon."""
+    """Return the SVG. Left: Figure 1 at each noise multiplier. Others: variances over compute at each epsilon."""
     with figure(8.0, 2.5) as (drawn, saved):
         left, *panels = drawn.subplots(1, 1 + len(EPSILONS))
         for sigma, colour in zip(SIGMAS, (BLUE, ORANGE, "black", GREY), strict=True):

@@ -1,7 +1,7 @@
-"""A pre-training corpus without near-duplicates and URLs of the fine-tuning corpus (Charles et al. 2024, Appendix D).
+"""Remove near-duplicates and URLs of fine-tuning texts from a pre-training corpus (Charles et al. 2024, App. D).
 
-The fine-tuning texts decide what is left. A base model that is trained on it has no guarantee for their authors
-(docs/theory.md#rules-of-the-data).
+The fine-tuning texts decide which texts remain. So a base model trained on the result has no guarantee for the authors
+of the fine-tuning texts (docs/theory.md#rules-of-the-data).
 """
 
 import json
@@ -31,7 +31,7 @@ from heldin.stages.sides.corpus import reading_of_run
 from heldin.stages.train.plan import mechanism_of
 
 CAVEAT = (
-    "The fine-tuning texts decided what is in this file, so a model that is trained on it has no DP guarantee for their"
+    "The fine-tuning texts decided what is in this file, so a model trained on it has no DP guarantee for their"
     " authors. Set defense.base_model_saw_protected: true in every private run that starts from such a model."
 )
 Address = tuple[str, str]  # host, and the rest
@@ -39,14 +39,14 @@ Address = tuple[str, str]  # host, and the rest
 
 @dataclass(frozen=True)
 class Rule:
-    """What is removed.
+    """The rule that decides which texts are removed.
 
     Attributes:
-        threshold: least estimated Jaccard similarity of n-grams at which two texts are near-duplicates.
-        ngram: words of an n-gram.
-        url: column of the pre-training corpus that holds URLs; None: none is compared.
-        fine_tuning_url: column of the fine-tuning corpus whose URLs are removed; None: no URL of it.
-        hosts: removed with all their subdomains.
+        threshold: least estimated Jaccard similarity of n-grams for two texts to be near-duplicates.
+        ngram: number of words per n-gram.
+        url: column of the pre-training corpus that contains URLs; None: compare no URLs.
+        fine_tuning_url: column of the fine-tuning corpus with URLs to remove; None: remove none of its URLs.
+        hosts: hosts to remove, with all their subdomains.
     """
 
     threshold: float = 0.8
@@ -62,23 +62,25 @@ class Rule:
         if blank := [host for host in self.hosts if not _address(host)[0]]:
             raise InputError(f"--host '{blank[0]}' names no host: give one such as stackoverflow.com")
         if self.url is not None and not listed:
-            raise InputError("--url says where URLs are and not which to remove: give --fine-tuning-url or --host too")
+            raise InputError(
+                "--url gives the column, but not which URLs to remove: also give --fine-tuning-url or --host"
+            )
 
 
 @dataclass(frozen=True)
 class Cleaned:
-    """What was removed. The counts are measured on private texts.
+    """Counts of removed records, measured on private texts.
 
     Attributes:
         fine_tuning: fingerprint of the fine-tuning corpus.
-        pretraining: that of the pre-training corpus.
+        pretraining: fingerprint of the pre-training corpus.
         compared: number of fine-tuning records.
         records: number of pre-training records.
-        near_duplicates: those of them that are removed because they resemble a fine-tuning record.
-        urls: those of the others that are removed by their URL.
-        without_url: those of the others that have no URL, and stay; None where no URL is compared.
+        near_duplicates: number of records removed because they resemble a fine-tuning record.
+        urls: number of other records removed because of their URL.
+        without_url: number of other records that have no URL and therefore remain; None if URLs are not compared.
         left: number of records in the file.
-        chosen_by_fine_tuning_texts: heldin refuses the corpus as the base of a private run by this key.
+        chosen_by_fine_tuning_texts: true; because of this key, heldin refuses the corpus as the base of a private run.
     """
 
     rule: Rule
@@ -93,12 +95,12 @@ class Cleaned:
     chosen_by_fine_tuning_texts: bool = True
 
     def table(self, out: Path) -> str:
-        """Return a line for each step, and what the file may not be used for."""
+        """Return a line for each step, and a warning about the use of the file."""
         rows = {
             "pre-training records": self.records,
             f"near-duplicates of {self.compared:,} fine-tuning records, removed": self.near_duplicates,
             "from a URL or host of the fine-tuning corpus, removed": self.urls,
-            "without a URL, which stay": self.without_url,
+            "without a URL, kept": self.without_url,
             f"left, in {out}": self.left,
         }
         lines = [f"{count:>13,}  {words}" for words, count in rows.items() if count is not None]
@@ -106,14 +108,15 @@ class Cleaned:
 
 
 def write_without(config: RunConfig, rule: Rule, out: Path, reporter: Reporter) -> Cleaned:
-    """Write ``out``, a corpus for ``model.pretrain.source``, and the counts next to it, as JSON.
+    """Write ``out``, a corpus for ``model.pretrain.source``. Write the counts next to it, as JSON.
 
     Args:
-        config: of a run with ``model.pretrain.source``, the corpus that is cleaned.
-        out: a new file that ends in .jsonl.
+        config: config of a run; its ``model.pretrain.source`` is the corpus to clean.
+        rule: the rule that decides which texts are removed.
+        out: a new file whose name ends in .jsonl.
 
     Raises:
-        InputError: the config gives protected users a guarantee, a corpus cannot be used, or nothing would be left.
+        InputError: the config gives protected users a guarantee, a corpus is unusable, or no record would remain.
     """
     pretrain, facts = config.model.pretrain, out.with_suffix(".json")
     if out.suffix != ".jsonl" or out.exists() or facts.exists():
@@ -121,12 +124,12 @@ def write_without(config: RunConfig, rule: Rule, out: Path, reporter: Reporter) 
             f"--out '{out}': name a new file that ends in .jsonl; '{facts.name}' next to it has the counts"
         )
     if pretrain is None or pretrain.source is None:
-        raise InputError("the config has no model.pretrain.source: name there the public corpus that is to be cleaned")
+        raise InputError("the config has no model.pretrain.source: set it to the public corpus to clean")
     mechanism = mechanism_of(config, plain_steps=1, clip_norm=1.0)
     # Not by the guarantee: under shuffled cohorts there is none, and yet an epsilon that holds is stated.
     if mechanism.unit != "none" and not mechanism.base_model_saw_protected:
         raise InputError(
-            f"defense {config.defense.kind} would protect the texts that decide what is removed, and no accountant"
+            f"defense {config.defense.kind} would protect the texts that decide what is removed, but no accountant"
             " covers that: set defense.base_model_saw_protected: true, which voids epsilon, or defense: {kind: none}"
         )
     source = pretrain.source
@@ -155,7 +158,7 @@ def write_without(config: RunConfig, rule: Rule, out: Path, reporter: Reporter) 
             lines.write(json.dumps(line, ensure_ascii=False) + "\n")
             left += 1
         if not left:
-            raise InputError(f"all {len(public):,} pre-training records would be removed: name another corpus")
+            raise InputError(f"all {len(public):,} pre-training records would be removed: give another corpus")
     near = int((~stays).sum())
     counts = (len(own), len(public), near, urls, without if rule.url else None, left)
     cleaned = Cleaned(rule, own.fingerprint, public.fingerprint, *counts)
@@ -164,7 +167,7 @@ def write_without(config: RunConfig, rule: Rule, out: Path, reporter: Reporter) 
 
 
 def _with_urls(source: CorpusSource, column: str) -> Source:
-    """Return the source with URLs where its records have dates, which nothing here reads."""
+    """Return the source with URLs in place of the records' dates, which this module does not need."""
     if isinstance(source, HubCorpus) or (isinstance(source, FileCorpus) and source.kind in ("jsonl", "csv", "parquet")):
         return source.model_copy(update={"columns": replace(source.columns, date=column)}).source()
     raise InputError(
@@ -173,7 +176,7 @@ def _with_urls(source: CorpusSource, column: str) -> Source:
 
 
 def _addresses(source: CorpusSource, column: str) -> Iterator[Address]:
-    """Yield the addresses in a column; rows that are no records are skipped, as their URLs are known all the same."""
+    """Yield the addresses in a column. Unusable rows and blank values are skipped."""
     bad = BadRows(OnBadRows.SKIP)
     values: Iterator[Any]
     if isinstance(source, PresetCorpus):
@@ -187,7 +190,7 @@ def _addresses(source: CorpusSource, column: str) -> Iterator[Address]:
 
 
 def _address(url: str) -> Address:
-    """Return the host in lower case, and path and query: without scheme, port, www., fragment and a last slash."""
+    """Return lower-case host, path and query, without scheme, port, www., fragment and a final slash."""
     bare = re.sub(r"^[a-z][a-z0-9+.-]*://", "", url.strip(), flags=re.IGNORECASE)
     try:
         parts = urlsplit(f"//{bare}")

@@ -1,4 +1,4 @@
-"""A private median of records per user, for the group size of ELS, and epsilon of median and training together.
+"""A private median of records per user, as group size for ELS, and one epsilon for median and training.
 
 Charles et al. (2024), section 6, mention such a median. The mechanism is the exponential mechanism on ranks (McSherry
 and Talwar 2007).
@@ -27,12 +27,12 @@ _SECRET = secrets.SystemRandom()
 
 @dataclass(frozen=True)
 class PrivateMedian:
-    """A release, which may be published at its epsilon. The lines of progress on the terminal are no part of it.
+    """A release, which may be published at its epsilon. The progress lines on the terminal are not part of it.
 
     Attributes:
-        median: between 1 and ``at_most``.
-        epsilon: pure epsilon of the release, per user, under add/remove adjacency.
-        at_most: largest value that could have been released, a public constant.
+        median: released value, from 1 to ``at_most``.
+        epsilon: pure epsilon of the release, per user, with add/remove adjacency.
+        at_most: largest value that can be released, a public constant.
     """
 
     median: int
@@ -46,13 +46,13 @@ def _check_epsilon(epsilon: float) -> None:
 
 
 def probabilities(counts: Sequence[int], epsilon: float, at_most: int) -> np.ndarray:
-    """The probability of each value from 1 to ``at_most``, shape (at_most,).
+    """Return the probability of each value from 1 to ``at_most``, shape (at_most,).
 
-    The score of a value is minus the difference between the number of users below it and above it. One user more or
-    less changes it by at most 1, so the weight exp(epsilon score / 2) gives epsilon-DP.
+    The score of a value is minus the absolute difference between the numbers of users below and above it. Adding or
+    removing a user changes the score by at most 1, so the weight exp(epsilon score / 2) gives epsilon-DP.
 
     Args:
-        counts: records of each user.
+        counts: number of records of each user.
     """
     _check_epsilon(epsilon)
     ordered = np.sort(np.asarray(counts, dtype=np.int64))
@@ -65,15 +65,15 @@ def probabilities(counts: Sequence[int], epsilon: float, at_most: int) -> np.nda
 
 
 def draw(chances: np.ndarray, uniform: Callable[[], float] = _SECRET.random) -> int:
-    """A value by its probability, from the operating system's random numbers."""
+    """Draw a value by its probability, with the operating system's random numbers."""
     return min(bisect.bisect_right(np.cumsum(chances).tolist(), uniform()), len(chances) - 1) + 1
 
 
 def of_config(config: RunConfig, epsilon: float, at_most: int, reporter: Reporter) -> PrivateMedian:
-    """Release the median number of records of the users of a run's corpus. Every call spends ``epsilon`` again.
+    """Release the median number of records of users in a run's corpus. Every call spends ``epsilon`` again.
 
     Raises:
-        InputError: whether a user's records are counted depends on other users, which could cost more than ``epsilon``.
+        InputError: other users decide whether a user's records are counted, which could cost more than ``epsilon``.
     """
     if leaky := [str(step.name) for step in data_steps(config) if not step.user_local]:
         raise InputError(
@@ -86,7 +86,8 @@ def of_config(config: RunConfig, epsilon: float, at_most: int, reporter: Reporte
 
 
 def together(plan: Path, spent: float) -> tuple[float, float]:
-    """Epsilon of a training together with a release of pure epsilon ``spent``, at the training's delta; and delta.
+    """Return the joint epsilon of a training and a release of pure epsilon ``spent``, at the training's delta; and
+    delta.
 
     Raises:
         InputError: the plan has no guarantee for users.
@@ -103,15 +104,15 @@ def together(plan: Path, spent: float) -> tuple[float, float]:
 
 
 def as_dict(release: PrivateMedian, both: tuple[float, float] | None) -> dict[str, Any]:
-    """The release, and what it costs with a training, for JSON."""
+    """Return the release and its joint cost with a training, for JSON."""
     return {**asdict(release), "with_training": both and {"epsilon": both[0], "delta": both[1]}}
 
 
 def table(release: PrivateMedian, both: tuple[float, float] | None) -> str:
-    """The release in words, with what has to be paid for it."""
+    """Return a text about the release and its cost."""
     lines = [
         f"median records of a user: {release.median} (epsilon {release.epsilon:g} per user, add/remove)",
-        "a report of heldin does not know of this release: state the epsilon of both together",
+        "heldin's report does not include this release: state the epsilon of both together",
     ]
     if both is not None:
         lines.append(f"with the training of the plan: epsilon {both[0]:.4g} at delta {both[1]:g}")

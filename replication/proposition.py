@@ -1,15 +1,17 @@
-"""Proposition 1 of Kandpal et al. ("User Inference Attacks on Large Language Models") where every probability is known.
+"""Proposition 1 of Kandpal et al. ("User Inference Attacks on Large Language Models"), if every probability is known.
 
 With r = D_u(x) / D_-u(x), the statistic of the exact mixture (equation 5) is T = E log(1 + alpha_u (r - 1)), x ~ D_u.
-The proposition says log(alpha_u) + KL <= T <= alpha_u chi2, of D_u against D_-u. Jensen's inequality gives more,
-log(1 + alpha_u (e^KL - 1)) <= T <= log(1 + alpha_u chi2): log(1 + alpha (e^s - 1)) is convex in s = log r, the
-logarithm concave. T is concave in alpha_u with slopes chi2 >= 0 at 0 and 1 - E[1 / r] = 0 at 1, hence grows with it.
+The proposition is log(alpha_u) + KL <= T <= alpha_u chi2, for D_u against D_-u. Jensen's inequality gives tighter
+bounds: log(1 + alpha_u (e^KL - 1)) <= T <= log(1 + alpha_u chi2). The reason is that log(1 + alpha (e^s - 1)) is convex
+in s = log r, and the logarithm is concave. T is concave in alpha_u, with slopes chi2 >= 0 at 0 and 1 - E[1 / r] = 0 at
+1. So T grows with alpha_u.
 
-P and Q are mixtures of the same users' chains, which also serves Proposition 2. Up to a million sequences, all of them
-are summed over. Above that, KL and T are means over draws of P with Student intervals. chi2 + 1, the mean of r over P,
-is not: sequences too rare to be drawn contribute most of it, and a sample without them gives a narrow interval far too
-low, with weights that look even. It comes from ``FILTERS`` independent particle filters (``log_second_moment``); its
-interval is refused if ``PILOTS`` other filters spread too far, and then only the proved limits are left.
+P and Q are mixtures of the same users' chains, which Proposition 2 also needs. Up to a million sequences are summed
+exactly. With more, KL and T are means over draws of P with Student intervals. This does not work for chi2 + 1, the mean
+of r over P: sequences that are too rare to be drawn contribute most of it. A sample without them gives a narrow
+interval that is far too low, with weights that look even. So chi2 + 1 comes from ``FILTERS`` independent particle
+filters (``log_second_moment``). Its interval is refused if ``PILOTS`` other filters vary too much, and then only the
+proved limits remain.
 
 Axes: n chains, V words, L tokens, B sequences.
 """
@@ -38,15 +40,15 @@ _BLOCK = 2048  # draws worked on together
 
 @dataclass(frozen=True, eq=False)
 class Pair:
-    """Two laws of sequences, P and Q, mixtures of the same chains.
+    """Two distributions of sequences, P and Q, which are mixtures of the same chains.
 
-    No probability in a chain is 0, so neither law rules out what the other can write.
+    No probability in a chain is 0, so any sequence is possible under both distributions.
 
     Attributes:
         chains: the n chains.
-        p: weights of P, shape (n,), summing to one.
-        q: weights of Q, shape (n,), summing to one.
-        length: tokens per sequence.
+        p: weights of P, shape (n,), sum 1.
+        q: weights of Q, shape (n,), sum 1.
+        length: number of tokens per sequence.
     """
 
     chains: tuple[Chain, ...]
@@ -56,12 +58,12 @@ class Pair:
 
     @property
     def sequences(self) -> int:
-        """The number of sequences, V^L."""
+        """Return the number of sequences, V^L."""
         return int(self.chains[0].initial.size ** self.length)
 
     @property
     def enumerable(self) -> bool:
-        """Whether there are at most a million sequences."""
+        """Return whether there are at most a million sequences."""
         return self.sequences <= LARGEST_ENUMERATION
 
 
@@ -71,9 +73,9 @@ class ChiSquared:
 
     Attributes:
         estimate: value with its interval; None if the sampled interval was refused.
-        floor: proved lower limit, e^KL - 1 (with KL's lower limit if KL is sampled).
-        ceiling: proved upper limit, the exact chi2 averaged over the components of P and Q.
-        spread: the pilots' standard deviation divided by their mean; None if enumerated.
+        floor: proved lower limit, e^KL - 1; if KL is sampled, with the lower limit of KL.
+        ceiling: proved upper limit: the exact chi2, averaged over the components of P and Q.
+        spread: standard deviation of the pilots, divided by their mean; None if enumerated.
     """
 
     estimate: Interval | None
@@ -83,15 +85,15 @@ class ChiSquared:
 
     @property
     def limits(self) -> tuple[float, float]:
-        """Lower and upper limit: those of the interval if there is one, else the proved ones."""
+        """Return the limits of the interval, if there is one; otherwise the proved limits."""
         return (self.estimate.low, self.estimate.high) if self.estimate else (self.floor, self.ceiling)
 
 
 @dataclass(frozen=True)
 class Point:
-    """T at one alpha_u, and its distance in nats from each bound, positive if the bound holds.
+    """T at one alpha_u, and its distance in nats from each bound. A distance is positive if the bound holds.
 
-    If chi2 was refused, ``under_upper`` and ``under_jensen`` use its proved floor as its value.
+    If chi2 was refused, ``under_upper`` and ``under_jensen`` use the proved floor of chi2.
 
     Attributes:
         alpha: the user's share alpha_u.
@@ -112,15 +114,15 @@ class Point:
 
 @dataclass(frozen=True)
 class Measured:
-    """Everything measured about one pair.
+    """All measurements of one pair.
 
-    Intervals have 95 % confidence each; an enumerated value is its own two limits.
+    Each interval has 95 % confidence. For an enumerated value, both limits equal the value.
 
     Attributes:
         kl: KL(P || Q), nats.
         chi_squared: chi2(P || Q).
         points: T and its distance from the bounds at each alpha_u.
-        growth: T at each alpha_u minus T at the one before.
+        growth: T at each alpha_u minus T at the previous alpha_u.
         draws: number of sequences drawn; None if enumerated.
     """
 
@@ -132,9 +134,10 @@ class Measured:
 
 
 def user_against_rest(spec: MarkovCorpus, user: int = 0) -> Pair:
-    """D_u against D_-u, the mixture of all others by their weights. Raises InputError if there are no others."""
+    """Return D_u against D_-u, the weighted mixture of all other users. Raises InputError if there are no other
+    users."""
     if spec.users < 2:
-        raise InputError("markov corpus: users is 1, and the user has no others to be told from; set it to 2 or more")
+        raise InputError("markov corpus: users is 1, so there are no other users: set it to 2 or more")
     chains = tuple(chain_of(spec, each) for each in range(spec.users))
     of_user = np.eye(spec.users)[user]
     # D_-u is without the user, so the others' weights are scaled up to one again.
@@ -143,18 +146,18 @@ def user_against_rest(spec: MarkovCorpus, user: int = 0) -> Pair:
 
 
 def mixed(pair: Pair, kept_p: float, kept_q: float) -> Pair:
-    """P' = lambda P + (1 - lambda) Q and Q' = mu Q + (1 - mu) P: the mislabelled users of Proposition 2."""
+    """Return P' = lambda P + (1 - lambda) Q and Q' = mu Q + (1 - mu) P, the mislabelled users of Proposition 2."""
     return replace(pair, p=kept_p * pair.p + (1.0 - kept_p) * pair.q, q=kept_q * pair.q + (1.0 - kept_q) * pair.p)
 
 
 def mixing_bound(kept_p: float, kept_q: float, forwards: float, backwards: float) -> float:
-    """An upper bound on KL(P' || Q'), given KL(P || Q) and KL(Q || P).
+    """Return an upper bound on KL(P' || Q'), given KL(P || Q) and KL(Q || P).
 
-    Proposition 2 says KL(P || Q), for all lambda, mu in [0, 1]; at lambda = mu = 0 that is KL(Q || P) <= KL(P || Q),
-    which need not hold. Its proof gives lambda mu KL(P || Q) + (1 - lambda)(1 - mu) KL(Q || P). A better bound: KL is
-    jointly convex, (P', Q') with lambda + mu >= 1 is lambda + mu - 1 parts (P, Q), 1 - mu parts (P, P) and 1 - lambda
-    parts (Q, Q), and the KL of the last two is 0. The same holds with lambda + mu < 1, from (Q, P). All this also holds
-    for chi2 and T, which are f-divergences.
+    Proposition 2 states the bound KL(P || Q) for all lambda, mu in [0, 1]. At lambda = mu = 0, it says KL(Q || P) <=
+    KL(P || Q), which can be false. Its proof gives lambda mu KL(P || Q) + (1 - lambda)(1 - mu) KL(Q || P). There is a
+    better bound, because KL is jointly convex. If lambda + mu >= 1, then (P', Q') consists of lambda + mu - 1 parts (P,
+    Q), 1 - mu parts (P, P) and 1 - lambda parts (Q, Q), and the last two have KL 0. If lambda + mu < 1, the same
+    argument applies from (Q, P). The bounds also apply to chi2 and T, which are f-divergences.
 
     Args:
         kept_p: lambda, in [0, 1].
@@ -168,16 +171,16 @@ def mixing_bound(kept_p: float, kept_q: float, forwards: float, backwards: float
 
 
 def measure(pair: Pair, alphas: Sequence[float], *, draws: int = 100_000, seed: int = 0) -> Measured:
-    """Measure a pair: by enumeration up to a million sequences, by Monte Carlo above.
+    """Measure a pair: by enumeration for up to a million sequences, by Monte Carlo for more.
 
     Args:
-        pair: the two laws.
+        pair: the two distributions.
         alphas: shares alpha_u, each in (0, 1).
-        draws: number of sequences to draw, if not all are enumerated; at least 2.
-        seed: seed of the draws.
+        draws: number of sequences to draw if they are not enumerated; at least 2.
+        seed: seed for the draws.
 
     Raises:
-        InputError: fewer than two draws where sequences are drawn, or an alpha_u outside (0, 1).
+        InputError: sequences are drawn but ``draws`` is below two, or an alpha_u is outside (0, 1).
     """
     if pair.enumerable:
         return by_enumeration(pair, alphas)
@@ -185,7 +188,7 @@ def measure(pair: Pair, alphas: Sequence[float], *, draws: int = 100_000, seed: 
 
 
 def by_enumeration(pair: Pair, alphas: Sequence[float]) -> Measured:
-    """The exact values, summed over all V^L sequences.
+    """Return the exact values, summed over all V^L sequences.
 
     Raises:
         InputError: there are more than a million sequences, or an alpha_u is outside (0, 1).
@@ -208,16 +211,17 @@ def by_enumeration(pair: Pair, alphas: Sequence[float]) -> Measured:
 
 
 def by_sampling(pair: Pair, alphas: Sequence[float], draws: int, rng: np.random.Generator) -> Measured:
-    """Estimates from ``draws`` sequences of P for KL and T, as many particles for chi2, and half as many for pilots.
+    """Return estimates: KL and T from ``draws`` sequences of P, chi2 from as many particles, and pilots from half as
+    many.
 
     Args:
-        pair: the two laws.
+        pair: the two distributions.
         alphas: shares alpha_u, each in (0, 1).
         draws: number of sequences to draw, at least 2.
-        rng: generator of all draws.
+        rng: generator for all draws.
 
     Raises:
-        InputError: fewer than two draws, or an alpha_u outside (0, 1).
+        InputError: ``draws`` is below two, or an alpha_u is outside (0, 1).
     """
     if draws < 2:
         raise InputError(f"draws is {draws}, too few for an interval; set it to 2 or more")
@@ -236,19 +240,19 @@ def by_sampling(pair: Pair, alphas: Sequence[float], draws: int, rng: np.random.
 
 
 def log_ratios(pair: Pair, tokens: NDArray[np.int64]) -> Array:
-    """log P(x) - log Q(x) of each sequence; tokens (B, L) gives (B,)."""
+    """Return log P(x) - log Q(x) of each sequence. For tokens (B, L), the shape is (B,)."""
     each = np.array([log_probability(chain, tokens) for chain in pair.chains])  # (n, B)
     of_p, of_q = (logsumexp(each, axis=0, b=weights[:, None]) for weights in (pair.p, pair.q))
     return np.asarray(of_p - of_q, dtype=np.float64)
 
 
 def log_second_moment(pair: Pair, particles: int, rng: np.random.Generator) -> float:
-    """The logarithm of an unbiased estimate of chi2 + 1 = sum_x P(x)^2 / Q(x), by a particle filter.
+    """Return the log of an unbiased estimate of chi2 + 1 = sum_x P(x)^2 / Q(x), by a particle filter.
 
-    Token by token, x_t is drawn in proportion to P(x_t | x_<t)^2 / Q(x_t | x_<t), and prefixes are resampled in
-    proportion to the sum of these, so that a few of them do not take all the weight; the estimate is the product of the
-    sums' means (Del Moral 2004, section 2.4). Given x_<t, P and Q are mixtures of the chains' rows by the chains'
-    posterior weights.
+    The filter draws x_t, token by token, in proportion to P(x_t | x_<t)^2 / Q(x_t | x_<t). It resamples prefixes in
+    proportion to the sum of these weights, so a few prefixes do not get all the weight. The estimate is the
+    product of the sums' means (Del Moral 2004, section 2.4). Given x_<t, P and Q are mixtures of the chains' rows with
+    the chains' posterior weights.
     """
     transitions = np.stack([chain.transitions for chain in pair.chains], axis=1)  # (V, n, V)
     # For each particle the next token's law in every chain, and the weights of the chains in P and Q given its prefix.
@@ -278,9 +282,10 @@ def log_second_moment(pair: Pair, particles: int, rng: np.random.Generator) -> f
 
 
 def chi_squared_ceiling(pair: Pair) -> float:
-    """An upper bound on chi2(P || Q), by convexity: the mean of chi2(D_u || D_v) over components u of P and v of Q.
+    """Return an upper bound on chi2(P || Q): the mean of chi2(D_u || D_v) over components u of P and v of Q, by
+    convexity.
 
-    For two chains chi2 is exact: sum_x D_u(x)^2 / D_v(x) is a product of matrices with the entries a^2 / b.
+    For two chains, chi2 is exact: sum_x D_u(x)^2 / D_v(x) is a product of matrices with entries a^2 / b.
     """
     total = 0.0
     for u, v in ((u, v) for u in np.flatnonzero(pair.p) for v in np.flatnonzero(pair.q)):
@@ -293,7 +298,7 @@ def chi_squared_ceiling(pair: Pair) -> float:
 
 
 def _every_probability(chain: Chain, length: int) -> Array:
-    """Probabilities of all sequences, (V^L,), in the order of their tokens: prefixes grow by one token at a time."""
+    """Return the probabilities of all sequences, (V^L,), ordered by tokens. Prefixes grow by one token at a time."""
     size, found = chain.initial.size, chain.initial
     for _ in range(length - 1):
         found = (found.reshape(-1, size, 1) * chain.transitions).ravel()  # last token, next token
@@ -313,7 +318,8 @@ def _chi_squared(pair: Pair, kl: Interval, logs: Array) -> ChiSquared:
 
 
 def _mean(values: Array, probabilities: Array | None) -> Interval:
-    """The expectation of ``values``: exact under ``probabilities``, else with the Student interval of a sample."""
+    """Return the expectation of ``values``: exact with ``probabilities``, otherwise with the Student interval of a
+    sample."""
     if probabilities is not None:
         exact = float(probabilities @ values)
         return Interval(exact, exact, exact)
@@ -328,7 +334,7 @@ def _measured(
     points, growth, before = [], [], None
     for alpha in alphas:
         if not 0.0 < alpha < 1.0:
-            raise InputError(f"alpha_u is {alpha:g}, outside (0, 1): give the user some of the data, and not all")
+            raise InputError(f"alpha_u is {alpha:g}, outside (0, 1): choose a share above 0 and below 1")
         # log(alpha r + 1 - alpha) of each draw, where r itself may overflow.
         terms = np.logaddexp(math.log(alpha) + log_ratio, math.log1p(-alpha))
         statistic = _mean(terms, probabilities)
@@ -344,7 +350,7 @@ def _measured(
 
 
 def _under(alpha: float, statistic: Interval, chi: ChiSquared) -> tuple[Interval, Interval]:
-    """alpha chi2 - T and log(1 + alpha chi2) - T, with the errors of both terms, which have separate draws."""
+    """Return alpha chi2 - T and log(1 + alpha chi2) - T. Their errors add up, because the terms have separate draws."""
     low, high = chi.limits
     value = chi.estimate.value if chi.estimate else low
     bounds = [(alpha * its, math.log1p(alpha * its)) for its in (value, low, high)]

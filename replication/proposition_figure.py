@@ -1,4 +1,4 @@
-"""Figure of Propositions 1 and 2, as SVG in the report's style: one row per size."""
+"""The figure of Propositions 1 and 2 as SVG, in the report's style, with one row per size."""
 
 from collections.abc import Sequence
 
@@ -14,9 +14,10 @@ _REFUSED = "alpha chi² is above this"
 
 
 def proposition_figure(study: PropositionStudy) -> str:
-    """T between its bounds over alpha_u and over distinctiveness, and KL(P' || Q') of mixed users, with 95 % intervals.
+    """Return the SVG: T and its bounds over alpha_u and distinctiveness, and KL(P' || Q') of mixed users; 95 %
+    intervals.
 
-    A lower bound of the paper below 0 is not drawn. Triangles: alpha_u times the proved floor of a refused chi2.
+    Negative lower bounds of the paper are not drawn. Triangles show alpha_u times the proved floor of a refused chi2.
     """
     with figure(7.0, 2.5 * len(study.results) + 0.3) as (drawn, saved):
         rows = drawn.subfigures(len(study.results), 1, squeeze=False)[:, 0]

@@ -1,7 +1,8 @@
-"""Propositions 1 and 2 of Kandpal et al. over alpha_u, over distinctiveness and over mixing, at two sizes.
+"""Propositions 1 and 2 of Kandpal et al. over alpha_u, distinctiveness and mixing, at two sizes.
 
-At the small size every sequence is enumerated, at the large one sequences are drawn. A finding is confirmed if all its
-checks are, by the upper ends of their 95 % intervals; since all must be, no correction for their number is needed.
+At the small size, all sequences are enumerated. At the large size, sequences are drawn. A finding is confirmed if all
+its checks are, by the upper ends of their 95 % intervals. No correction for the number of checks is needed, because all
+must be confirmed.
 """
 
 import dataclasses
@@ -27,8 +28,8 @@ class Size:
 
     Attributes:
         corpus: the corpus.
-        alpha: alpha_u at which distinctiveness is varied.
-        distinctiveness: values of that sweep.
+        alpha: the alpha_u for the sweep over distinctiveness.
+        distinctiveness: values of distinctiveness.
     """
 
     corpus: MarkovCorpus
@@ -48,7 +49,7 @@ SIZES = (
 
 @dataclass(frozen=True)
 class Mix:
-    """KL of two users some of whose texts are mislabelled.
+    """The KL of two users if some of their texts are mislabelled.
 
     Attributes:
         kept_p: share lambda of P's texts that keep their label.
@@ -63,15 +64,16 @@ class Mix:
 
 @dataclass(frozen=True)
 class SizeResult:
-    """The results at one size.
+    """The results for one size.
 
     Attributes:
         size: the size.
         over_alpha: T over alpha_u.
-        over_distinctiveness: (distinctiveness, T at it).
+        over_distinctiveness: pairs (distinctiveness, T at this distinctiveness).
         forwards: KL(D_u || D_-u), nats.
         backwards: KL(D_-u || D_u), nats.
-        mixes: KL of mixed users, for all pairs of ``KEPT`` if sequences are enumerated, for equal pairs if drawn.
+        mixes: KL of mixed users, for all pairs of ``KEPT`` if sequences are enumerated, and for equal pairs if they are
+            drawn.
     """
 
     size: Size
@@ -83,7 +85,7 @@ class SizeResult:
 
     @property
     def name(self) -> str:
-        """The size in words."""
+        """Return a text about the size."""
         its, draws = self.size.corpus, self.over_alpha.draws
         how = "all enumerated" if draws is None else f"{draws:,} drawn"
         count = its.vocabulary**its.length
@@ -96,10 +98,10 @@ class PropositionStudy:
     """The results of the study.
 
     Attributes:
-        draws: number of sequences drawn per pair, where not all are enumerated.
-        seed: seed of sources and draws.
-        results: results at each size.
-        findings: what they say about the paper's claims.
+        draws: number of sequences to draw per pair, if they are not enumerated.
+        seed: seed for sources and draws.
+        results: results for each size.
+        findings: verdicts on the paper's claims.
     """
 
     draws: int
@@ -108,7 +110,7 @@ class PropositionStudy:
     findings: tuple[Finding, ...]
 
     def as_dict(self) -> dict[str, Any]:
-        """Every number of table and figure."""
+        """Return every number in table and figure."""
         fields = dataclasses.asdict(self)
         fields["findings"] = [{**dataclasses.asdict(its), "confirmed": its.confirmed} for its in self.findings]
         return {"confidence": 1.0 - ALPHA, **fields}
@@ -121,12 +123,12 @@ def run_study(
     sizes: Sequence[Size] | None = None,
     advance: Callable[[int], None] = lambda done: None,
 ) -> PropositionStudy:
-    """Measure every pair once and judge the findings.
+    """Measure every pair once, and judge the findings.
 
     Args:
-        draws: number of sequences drawn per pair, if there are more than a million; at least 2.
-        seed: seed of sources and draws.
-        sizes: the sizes; None: the two defaults.
+        draws: number of sequences to draw per pair, if there are more than a million; at least 2.
+        seed: seed for sources and draws.
+        sizes: the sizes; None: the two default sizes.
         advance: called with 1 after each of ``pairs_of(sizes)`` pairs.
     """
     results = []
@@ -138,7 +140,7 @@ def run_study(
 
 
 def pairs_of(sizes: Sequence[Size]) -> int:
-    """Number of pairs of laws that a study measures."""
+    """Return the number of pairs of distributions that a study measures."""
     return sum(1 + len(size.distinctiveness) + len(_mixes(user_against_rest(size.corpus))) for size in sizes)
 
 
@@ -166,10 +168,11 @@ def _mixes(pair: Pair) -> list[tuple[float, float]]:
 
 
 def judge(results: Sequence[SizeResult]) -> tuple[Finding, ...]:
-    """The claims of both propositions, as differences that must be below 0.
+    """Judge the claims of both propositions, as differences that must be below 0.
 
-    What no difference can show is left out: Jensen's upper bound where chi2 was refused; Proposition 2 where both sides
-    are the same number (lambda = mu = 1; for the corrected form also lambda = mu = 0, and lambda + mu = 1, P' = Q').
+    Claims that no difference can show are omitted: Jensen's upper bound if chi2 was refused, and Proposition 2 if both
+    sides are the same number. This is the case for lambda = mu = 1; for the corrected form also for lambda = mu = 0,
+    and for lambda + mu = 1, because then P' = Q'.
     """
     # Proposition 2 is claimed for any P and Q, so each of the two laws takes a turn as P.
     points = [its for result in results for its in _points(result)]
@@ -210,14 +213,14 @@ def judge(results: Sequence[SizeResult]) -> tuple[Finding, ...]:
 
 
 def most_after(result: SizeResult, mix: Mix) -> Interval:
-    """The upper bound on KL(P' || Q') by the corrected Proposition 2."""
+    """Return the upper bound on KL(P' || Q') by the corrected Proposition 2."""
     # Value with value, limit with limit: the bound rises with both divergences.
     ends = zip(dataclasses.astuple(result.forwards), dataclasses.astuple(result.backwards), strict=True)
     return Interval(*(mixing_bound(mix.kept_p, mix.kept_q, forwards, backwards) for forwards, backwards in ends))
 
 
 def table(study: PropositionStudy) -> str:
-    """Sweeps and findings as plain text."""
+    """Return sweeps and findings as plain text."""
     lines = [
         "T: the statistic of the exact mixture, D_u against the rest, in nats; where drawn, with 95 % intervals",
         *(line for result in study.results for line in ("", *_size_lines(result))),
@@ -248,12 +251,12 @@ def _size_lines(result: SizeResult) -> Iterator[str]:
 
 
 def diagonal(result: SizeResult) -> list[Mix]:
-    """The mixes with lambda = mu."""
+    """Return the mixes with lambda = mu."""
     return [mix for mix in result.mixes if mix.kept_p == mix.kept_q]
 
 
 def bounds_of(measured: Measured, point: Point) -> tuple[float, float, float, float]:
-    """log(alpha) + KL, both of Jensen's bounds, and alpha chi2; a refused chi2 is replaced by its proved floor."""
+    """Return log(alpha) + KL, both of Jensen's bounds, and alpha chi2. For a refused chi2, use its proved floor."""
     chi = measured.chi_squared.estimate
     # The floor is below chi2: the bounds drawn from it are marked ">", for they are at least this.
     excess = point.alpha * (chi.value if chi else measured.chi_squared.floor)
@@ -289,7 +292,7 @@ def _finding_lines(finding: Finding) -> Iterator[str]:
 
 
 def _points(result: SizeResult) -> Iterator[tuple[str, bool, Point]]:
-    """Where, whether chi2 is known, and the point."""
+    """Yield the place, whether chi2 is known, and the point, for each point."""
     size = result.size
     measurements = [(size.corpus.distinctiveness, result.over_alpha), *result.over_distinctiveness]
     for value, measured in measurements:
@@ -319,7 +322,7 @@ def _at(result: SizeResult, mix: Mix) -> str:
 
 
 def _exchanged(result: SizeResult, mix: Mix) -> str:
-    """The same mix with D_-u as P and D_u as Q: each label kept then becomes a label lost."""
+    """Return a text about the mix with D_-u as P and D_u as Q, for which kept labels become lost labels."""
     return f"{_at(result, Mix(1.0 - mix.kept_p, 1.0 - mix.kept_q, mix.kl))}, P and Q exchanged"
 
 
@@ -329,5 +332,5 @@ def _negative(interval: Interval) -> Interval:
 
 
 def _less(one: Interval, other: Interval) -> Interval:
-    """one - other, valid for any dependence between them: the errors of both add up."""
+    """Return one - other for any dependence between them, so the errors of both add up."""
     return Interval(one.value - other.value, one.low - other.high, one.high - other.low)

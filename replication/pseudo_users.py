@@ -1,4 +1,4 @@
-"""Texts without users, dealt to pseudo-users whose numbers of texts are normal (Lai et al. 2021, Appendix C)."""
+"""Assign texts without users to pseudo-users, with normal numbers of texts per user (Lai et al. 2021, Appendix C)."""
 
 import json
 import random
@@ -17,21 +17,22 @@ _NO_PUNCTUATION = str.maketrans(dict.fromkeys(string.punctuation, " "))
 
 
 def sizes(mean: float, spread: float, seed: int) -> Iterator[int]:
-    """Yield the number of texts of one pseudo-user after the other, each 1 or more, without end."""
+    """Yield the number of texts for one pseudo-user after another, each at least 1, without end."""
     dice = random.Random(seed)
     while True:
         yield max(1, round(dice.gauss(mean, spread)))
 
 
 def plain(text: str) -> str:
-    """Return the text in lower case and without punctuation, which leaves a blank."""
+    """Return the text in lower case, with a blank in place of punctuation."""
     return " ".join(text.lower().translate(_NO_PUNCTUATION).split())
 
 
 def dealt(texts: Sequence[str], mean: float, spread: float, seed: int) -> Iterator[tuple[str, str]]:
-    """Yield (user, text) for every different text, by the public seed and the texts alone, not by their order.
+    """Yield (user, text) for every distinct text. The assignment depends on the public seed and the texts, not their
+    order.
 
-    The last user has what is left.
+    The last user gets the remaining texts.
     """
     by_name = {text_sha256(text): text for text in texts}
     rest = iter(keyed_order(seed_key(seed), "deal", list(by_name)))
@@ -46,22 +47,22 @@ def dealt(texts: Sequence[str], mean: float, spread: float, seed: int) -> Iterat
 def deal_file(
     file: Path, to: Path, *, text: str, mean: float, spread: float, lower: bool, seed: int
 ) -> tuple[int, int]:
-    """Write the dealt texts of a file as JSON lines with user, id and text.
+    """Assign the texts of a file to users, and write them as JSON lines with user, id and text.
 
     Args:
         file: JSON lines, plain or compressed.
-        to: the written file.
-        text: column of the text.
-        mean: of the number of texts of a user.
-        spread: standard deviation of that number.
-        lower: whether ``plain`` texts are dealt.
-        seed: public.
+        to: file to write.
+        text: column that contains the text.
+        mean: mean number of texts per user.
+        spread: standard deviation of the number of texts per user.
+        lower: whether to assign ``plain`` texts.
+        seed: public seed.
 
     Returns:
-        Numbers of users and of texts.
+        The numbers of users and of texts.
 
     Raises:
-        InputError: the file cannot be used.
+        InputError: the file is unusable.
     """
     texts: list[str] = []
     # Both columns are the text: whom it is from nobody knows.

@@ -1,4 +1,4 @@
-"""The fifteen epsilons that Lai et al. print, our reproduction of each, and what holds of the same algorithm."""
+"""The fifteen epsilons that Lai et al. print, our reproductions, and the epsilons that hold."""
 
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
@@ -17,15 +17,15 @@ NOISE, ENTITY_RATE, USER_RATE, DELTA = 2.0, 0.5, 0.05, 1e-5
 
 @dataclass(frozen=True)
 class _Dataset:
-    """A row of the paper's Table II, and the cohort with which its accountant gives the printed numbers.
+    """A row of the paper's Table II, with the cohort for which its accountant gives the printed numbers.
 
     Attributes:
-        name: of the data set.
-        users: |U|.
-        cohort: expected users in a step, fitted to the printed epsilons; with the stated 5 % of all users none of the
-            fifteen comes out as printed.
-        sentences: of all users.
-        sensitive: sentences with an entity, by category.
+        name: name of the data set.
+        users: number of users |U|.
+        cohort: expected number of users per step, fitted to the printed epsilons. With the stated 5 % of all users,
+            none of the fifteen epsilons is reproduced.
+        sentences: number of sentences of all users.
+        sensitive: number of sentences with an entity, by category.
     """
 
     name: str
@@ -69,14 +69,14 @@ class PublishedClaim:
     Attributes:
         dataset: name of the data set.
         estimator: "f_E+", "f_E" or "user-level".
-        entities: category of the entities that are protected.
-        steps: T.
+        entities: category of the protected entities.
+        steps: number of steps T.
         published: the printed epsilon.
-        claimed: the paper's accountant with a cohort that is fitted to the data set.
-        as_stated: the paper's accountant with the stated sampling rate of 5 % of all users.
-        strict: what holds if a record needs all of its entities drawn and every user may name the entity; for the user
-            level, the exact epsilon of the same mechanism.
-        strict_any: what holds if one drawn entity suffices, as in the paper's algorithm.
+        claimed: epsilon of the paper's accountant with a cohort that is fitted to the data set.
+        as_stated: epsilon of the paper's accountant with the stated sampling rate of 5 % of all users.
+        strict: epsilon that holds if a record needs all its entities drawn and every user may name the entity; for the
+            user level, the exact epsilon of the same mechanism.
+        strict_any: epsilon that holds if one drawn entity suffices, as in the paper's algorithm.
     """
 
     dataset: str
@@ -92,20 +92,20 @@ class PublishedClaim:
 
 @dataclass(frozen=True)
 class PublishedClaims(Tabular):
-    """All of them, in the paper's order.
+    """All printed epsilons, in the paper's order.
 
     Attributes:
-        claims: the fifteen.
+        claims: the fifteen epsilons.
     """
 
     claims: tuple[PublishedClaim, ...]
 
     def heading(self) -> str:
-        """What the rows are."""
-        return "epsilons that Lai et al. print, reproduced, and what holds (delta 1e-5, noise multiplier 2)"
+        """Return a title for the rows."""
+        return "epsilons that Lai et al. print, reproduced, and epsilons that hold (delta 1e-5, noise multiplier 2)"
 
     def notes(self) -> Sequence[str]:
-        """What the numbers rest on."""
+        """Return notes about how the numbers were computed."""
         fitted = ", ".join(f"{data.cohort} of {data.users:,} ({data.name})" for data in _DATASETS)
         return (
             f"claimed: with a cohort fitted to each data set, {fitted}; as stated: with {USER_RATE:.0%} of all users",
@@ -114,7 +114,7 @@ class PublishedClaims(Tabular):
         )
 
     def rows(self) -> list[dict[str, Any]]:
-        """One row for each printed epsilon."""
+        """Return one row for each printed epsilon."""
         return [dataclasses.asdict(claim) for claim in self.claims]
 
 
@@ -138,14 +138,14 @@ def _recomputed() -> Iterator[PublishedClaim]:
 
 
 def _claimed(data: _Dataset, estimator: str, entities: str, steps: int, user_rate: float | None = None) -> float:
-    """Return the epsilon of the paper's accountant; without a rate of users, with that of the fitted cohort."""
+    """Return epsilon by the paper's accountant. Without a rate of users, use the rate of the fitted cohort."""
     share = data.sensitive[entities] / data.sentences if estimator == "f_E+" else 1.0
     users = data.cohort / data.users if user_rate is None else user_rate
     return moments_epsilon(NOISE, users * (1.0 if estimator == "user-level" else ENTITY_RATE * share), steps, DELTA)
 
 
 def _holds(data: _Dataset, estimator: str, steps: int) -> list[float]:
-    """Return what holds by either rule."""
+    """Return the epsilons that hold by each rule."""
     rate = data.cohort / data.users
     if estimator == "user-level":
         # The sum of users has noise z, and not z (cohort + 1): entities are no part of it.
@@ -162,15 +162,16 @@ ESTIMATORS = ("f_E+", "f_E", "user-level")
 
 @dataclass(frozen=True)
 class ClaimCurve:
-    """Epsilon over the number of steps (Figure 4 of all entities, Figure 9 by category).
+    """Epsilon over the number of steps (Figure 4 for all entities, Figure 9 by category).
 
     Attributes:
         dataset: name of the data set.
         estimator: "f_E+", "f_E" or "user-level".
-        entities: category of the entities that are protected.
-        steps: T of each point.
-        claimed: the paper's accountant.
-        holds: what holds by rule any, the paper's algorithm: the same for f_E+ and f_E, and for every category.
+        entities: category of the protected entities.
+        steps: number of steps T of each point.
+        claimed: epsilon by the paper's accountant.
+        holds: epsilon that holds by rule any, the paper's algorithm. It is the same for f_E+ and f_E, and for every
+            category.
     """
 
     dataset: str
@@ -184,11 +185,11 @@ class ClaimCurve:
 def claim_curves(
     steps: Sequence[int] = CURVE_STEPS, *, categories: bool = False, advance: Callable[[int], object] = lambda _: None
 ) -> list[ClaimCurve]:
-    """Compute the curves of Figure 4 or 9, and what holds.
+    """Compute the curves of Figure 4 or 9, and the epsilons that hold.
 
     Args:
-        steps: T of each point.
-        categories: whether f_E+ has a curve for each category of Table II, and not for all entities alone.
+        steps: number of steps T of each point.
+        categories: whether f_E+ has a curve for each category of Table II, instead of one for all entities.
         advance: called with 1 after every data set.
     """
     curves = []
@@ -207,7 +208,7 @@ def claim_curves(
 def curve_table(curves: Sequence[ClaimCurve]) -> str:
     """Return the curves as plain text."""
     lines = [
-        f"epsilon over steps at delta {DELTA:g} and noise multiplier {NOISE:g}: what Lai et al. claim, and what holds"
+        f"epsilon over steps at delta {DELTA:g} and noise multiplier {NOISE:g}: claimed by Lai et al., and valid"
         " by rule any",
         f"{'data set':<12}{'estimator':<12}{'entities':<10}{'':<9}" + "".join(f"{t:>9}" for t in curves[0].steps),
     ]
@@ -219,7 +220,7 @@ def curve_table(curves: Sequence[ClaimCurve]) -> str:
 
 
 def published_table(result: PublishedClaims) -> str:
-    """The rows as plain text for a terminal."""
+    """Return the rows as plain text."""
     lines = [
         result.heading(),
         "",

@@ -1,4 +1,4 @@
-"""What each rule of record selection takes of a corpus: lengths, perplexities, and how many texts are not cut.
+"""The records that each rule of record selection takes from a corpus: lengths, perplexities, and how many are not cut.
 
 Chua et al. (2024), Table 7.
 """
@@ -27,14 +27,14 @@ RULES: tuple[RecordSelection, ...] = ("random", "longest", "shortest", "highest_
 
 @dataclass(frozen=True)
 class Selected:
-    """The records that a rule takes of all users.
+    """The records that one rule takes from all users.
 
     Attributes:
-        rule: record selection.
-        records: how many are taken.
-        length: mean number of tokens, after the cut.
-        perplexity: mean over records of e to the mean loss of a record's tokens, under the base model.
-        short: share of records that are below the most tokens, and so are not cut.
+        rule: rule of record selection.
+        records: number of taken records.
+        length: mean number of tokens after the cut.
+        perplexity: mean over records of the exponential of a record's mean token loss under the base model.
+        short: share of records that have fewer than the maximum number of tokens, so they are not cut.
     """
 
     rule: str
@@ -46,7 +46,7 @@ class Selected:
 
 @dataclass(frozen=True)
 class Measured:
-    """A record: its id, tokens after the cut, and mean loss under the base model in nats per token."""
+    """A record: id, number of tokens after the cut, and mean loss under the base model in nats per token."""
 
     id: str
     length: int
@@ -54,11 +54,11 @@ class Measured:
 
 
 def of_config(config: RunConfig, records: int, reporter: Reporter) -> tuple[Selected, ...]:
-    """Take ``records`` of each audited user by each rule; nothing is trained.
+    """Take ``records`` records from each audited user by each rule. Trains no model.
 
     Args:
-        config: of a run, whose corpus, base model and sequence length count.
-        records: k; of a user with fewer all are taken once.
+        config: config of a run; only its corpus, base model and sequence length are used.
+        records: number of records per user, k; a user with fewer records gives each record once.
     """
     corpus = read_corpus(config, reporter)
     base = base_model(config, corpus, reporter)[1]
@@ -81,7 +81,7 @@ def _measured(base: LanguageModel, ids: Sequence[str], texts: Sequence[str], mos
 
 
 def selected(users: Sequence[Sequence[Measured]], records: int, most: int, key: bytes) -> tuple[Selected, ...]:
-    """Apply every rule to the measured records of each user; ``key`` decides for "random"."""
+    """Apply every rule to the measured records of each user. ``key`` decides for the rule "random"."""
 
     def taken(rule: RecordSelection) -> list[Measured]:
         found = []
@@ -113,7 +113,7 @@ def _summary(rule: str, taken: Sequence[Measured], most: int) -> Selected:
 
 
 def table(found: Sequence[Selected]) -> str:
-    """A line for each rule."""
+    """Return one line per rule."""
     lines = [f"{'rule':<20}{'records':>9}{'mean tokens':>13}{'mean perplexity':>17}{'below the most':>16}"]
     for its in found:
         lines.append(f"{its.rule:<20}{its.records:>9,}{its.length:>13.2f}{its.perplexity:>17.2f}{its.short:>16.2f}")
@@ -121,5 +121,5 @@ def table(found: Sequence[Selected]) -> str:
 
 
 def as_dict(found: Sequence[Selected]) -> dict[str, Any]:
-    """Every rule, for JSON."""
+    """Return the results of all rules, for JSON."""
     return {"selected": [asdict(its) for its in found]}

@@ -1,6 +1,7 @@
-"""How well rules choose cohort and group size at a compute budget, over a finished grid of both.
+"""How well rules choose cohort and group size at a compute budget, measured on a finished grid of both.
 
-Charles et al. (2024), Appendix F.1, Figures 14 and 15: the loss of each rule's choice less the least of the budget.
+Charles et al. (2024), Appendix F.1, Figures 14 and 15: the loss of each rule's choice minus the least loss at the
+budget.
 """
 
 import math
@@ -39,14 +40,15 @@ Split = tuple[int, int]  # group size, cohort
 
 @dataclass(frozen=True)
 class Shortfall:
-    """How much loss a rule gives away at a budget.
+    """The loss that a rule gives away at one budget.
 
     Attributes:
-        epsilon: of the guarantee.
-        budget: gradients a step.
-        rule: that chooses.
-        chosen: its group size and cohort; None for a random split, whose loss is the mean over the splits.
-        loss: that it gets less the least of the budget, nats per token.
+        epsilon: epsilon of the guarantee.
+        budget: number of gradients per step.
+        rule: name of the rule.
+        chosen: group size and cohort that the rule chooses; None for a random split, whose loss is the mean over the
+            splits.
+        loss: loss of the choice minus the least loss at the budget, in nats per token.
     """
 
     epsilon: float
@@ -59,13 +61,13 @@ class Shortfall:
 def shortfalls(
     losses: Mapping[Split, float], noise: Mapping[int, float], norm: Callable[[int], float], epsilon: float
 ) -> list[Shortfall]:
-    """The shortfall of every rule at every budget with at least two splits.
+    """Return the shortfall of every rule at every budget that has at least two splits.
 
     Args:
-        losses: by group size and cohort, all powers of two.
+        losses: losses by group size and cohort, which are powers of two.
         noise: noise multiplier by cohort.
-        norm: L(G), the clip norm by group size.
-        epsilon: of the guarantee.
+        norm: function L(G) that returns the clip norm for a group size.
+        epsilon: epsilon of the guarantee.
     """
     start = (min(g for g, _ in losses), min(m for _, m in losses))
     found = []
@@ -93,7 +95,7 @@ def shortfalls(
 
 
 def _oracle(losses: Mapping[Split, float], start: Split, budget: int) -> Split:
-    """Double what gives less loss, by the losses themselves, until the budget is spent."""
+    """Double group size or cohort, whichever gives the lower loss, until the budget is spent."""
     group, cohort = start
     while group * cohort < budget:
         ways = [split for split in ((2 * group, cohort), (group, 2 * cohort)) if split in losses]
@@ -104,12 +106,13 @@ def _oracle(losses: Mapping[Split, float], start: Split, budget: int) -> Split:
 
 
 def of_sweep(folder: Path, reporter: Reporter) -> tuple[Shortfall, ...]:
-    """Every rule over a finished sweep of user-level sampling: a grid of powers of two for each epsilon.
+    """Return the shortfall of every rule in a finished sweep of user-level sampling, a grid of powers of two per
+    epsilon.
 
-    L(G) is estimated from the training records of at most 128 non-members, which nobody trained on.
+    L(G) is estimated from the training records of at most 128 non-members. No model was trained on these records.
 
     Raises:
-        InputError: the sweep has no such grid, or has lost its ledger.
+        InputError: the sweep has no such grid, or has no ledger.
     """
     grid = grid_of(folder, "loss", COHORT, GROUP, EPSILON)
     folders = [
@@ -151,7 +154,7 @@ def _norms(folder: Path, reporter: Reporter) -> Callable[[int], float]:
 
 
 def table(found: tuple[Shortfall, ...]) -> str:
-    """The shortfalls as plain text, and their mean over budgets and epsilons."""
+    """Return the shortfalls as plain text, with their means over budgets and epsilons."""
     lines = [f"{'epsilon':>8}{'budget':>8}  {'rule':<22}{'G x M':<12}loss above the best split"]
     for its in found:
         split = "-" if its.chosen is None else f"{its.chosen[0]} x {its.chosen[1]}"
@@ -165,5 +168,5 @@ def table(found: tuple[Shortfall, ...]) -> str:
 
 
 def as_dict(found: tuple[Shortfall, ...]) -> dict[str, Any]:
-    """Every shortfall, for JSON."""
+    """Return every shortfall, for JSON."""
     return {"shortfalls": [asdict(its) for its in found]}

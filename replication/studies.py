@@ -1,4 +1,4 @@
-"""Simulations and studies of the papers, each a command."""
+"""The commands for simulations and studies of the papers."""
 
 import itertools
 from datetime import datetime
@@ -17,11 +17,13 @@ app = typer.Typer()
 @app.command("mean-estimation")
 def mean_estimation(
     to: StudyFolder = Path("runs/mean-estimation"),
-    repeats: Annotated[int, typer.Option(min=2, help="Simulations per setting, those that tune it aside.")] = 128,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of data, coins and noise.")] = 0,
+    repeats: Annotated[
+        int, typer.Option(min=2, help="Simulations per setting, in addition to those for tuning.")
+    ] = 128,
+    seed: Annotated[int, typer.Option(min=0, help="Seed for data, coins and noise.")] = 0,
     json: AsJson = False,
 ) -> None:
-    """Compare ELS and ULS where the truth is known (Charles et al., section 4): three sweeps and what they confirm."""
+    """Compare ELS and ULS on a problem with a known answer (Charles et al., section 4): three sweeps, with verdicts."""
     from heldin.base.files import private_directory
     from heldin.base.progress import reporter_for_this_terminal
     from replication import mean_estimation_sweeps as study
@@ -50,18 +52,18 @@ def effective_noise(to: StudyFolder = Path("runs/effective-noise"), json: AsJson
 
 @app.command("concentration")
 def concentration(
-    config: Annotated[Path, typer.Argument(help="YAML configuration of a run, whose public users are measured.")],
+    config: Annotated[Path, typer.Argument(help="YAML config of a run. The command measures its public users.")],
     to: StudyFolder = Path("runs/concentration"),
-    group_size: Annotated[list[int] | None, typer.Option(min=1, help="Records of a user. Repeatable.")] = None,
-    users: Annotated[int, typer.Option(min=10, help="Public users, at most.")] = 128,
-    model: Annotated[str | None, typer.Option(help="Model to measure at (default: the base model).")] = None,
+    group_size: Annotated[list[int] | None, typer.Option(min=1, help="Number of records per user. Repeatable.")] = None,
+    users: Annotated[int, typer.Option(min=10, help="Maximum number of public users.")] = 128,
+    model: Annotated[str | None, typer.Option(help="Model for the gradients (default: the base model).")] = None,
     clip_norm: Annotated[float | None, typer.Option(help="C (default: the median norm of users' gradients).")] = None,
     set_: Annotated[list[str] | None, typer.Option("--set", help="Override, in YAML. Repeatable.")] = None,
     quiet: Quiet = False,
     device: DeviceOption = None,
     json: AsJson = False,
 ) -> None:
-    """Measure how far users' gradients lie apart: the tau / C of Asi & Liu's filter (Chua et al., section 5.3)."""
+    """Measure how far apart users' gradients are: the tau / C of Asi & Liu's filter (Chua et al., section 5.3)."""
     from heldin.base.errors import InputError
     from heldin.base.files import private_directory, write_text
     from heldin.base.progress import reporter_for_this_terminal
@@ -86,7 +88,8 @@ def concentration(
 
 @app.command("noise")
 def noise(to: StudyFolder = Path("runs/noise"), json: AsJson = False) -> None:
-    """Compare the noise of ELS and ULS, and black-box accounting (Charles et al., Figures 1, 2 and 9)."""
+    """Compare the noise of ELS and ULS, and black-box accounting with exact accounting (Charles et al., Figures 1, 2,
+    9)."""
     from heldin.base.files import private_directory
     from heldin.base.progress import reporter_for_this_terminal
     from replication import noise as study
@@ -100,8 +103,10 @@ def noise(to: StudyFolder = Path("runs/noise"), json: AsJson = False) -> None:
 @app.command("proposition")
 def proposition(
     to: StudyFolder = Path("runs/proposition"),
-    draws: Annotated[int, typer.Option(min=2, help="Sequences drawn where there are too many to enumerate.")] = 100_000,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of sources and draws.")] = 0,
+    draws: Annotated[
+        int, typer.Option(min=2, help="Number of sequences to draw if there are too many to enumerate.")
+    ] = 100_000,
+    seed: Annotated[int, typer.Option(min=0, help="Seed for sources and draws.")] = 0,
     json: AsJson = False,
 ) -> None:
     """Compare the attack statistic with its bounds (Kandpal et al., Propositions 1 and 2) on known Markov sources."""
@@ -118,7 +123,7 @@ def proposition(
 
 @app.command("text-classification")
 def text_classification(
-    config: Annotated[Path, typer.Argument(help="YAML configuration; replication/configs/ag-news.yaml is one.")],
+    config: Annotated[Path, typer.Argument(help="YAML config, such as replication/configs/ag-news.yaml.")],
     to: Annotated[
         Path | None, typer.Option("--out", help="New folder for the results (default: runs/ and the study's name).")
     ] = None,
@@ -129,9 +134,10 @@ def text_classification(
     device: DeviceOption = None,
     json: AsJson = False,
 ) -> None:
-    """Train a text classifier under several mechanisms and count test errors (Lai et al., Figure 3).
+    """Train a text classifier with several mechanisms, and count test errors (Lai et al., Figure 3).
 
-    Texts without users are dealt to pseudo-users; an encoder is pre-trained on those of public ones. The folder is new.
+    Texts without users are assigned to pseudo-users. An encoder is pre-trained on the texts of public pseudo-users. The
+    folder must be new.
     """
     from heldin.base.files import write_text
     from heldin.base.progress import reporter_for_this_terminal
@@ -155,19 +161,22 @@ def text_classification(
 def personalization(
     sweep: Annotated[Path, typer.Argument(help="Folder of a finished sweep, with models and ledgers.")],
     to: Annotated[Path, typer.Option("--out", help="Folder for the numbers.")] = Path("runs/personalization"),
-    users: Annotated[int, typer.Option(min=10, help="Held-out users of each cell, at most.")] = 200,
+    users: Annotated[int, typer.Option(min=10, help="Maximum number of non-members per cell.")] = 200,
     epochs: Annotated[int, typer.Option(min=1, help="Passes over half of a user's records.")] = 4,
     learning_rate: Annotated[
         list[float] | None,
-        typer.Option(help="Of SGD. Repeatable: of several, public users' loss chooses; default: five."),
+        typer.Option(
+            help="Learning rate of SGD. Repeatable: public users' loss chooses among several; default: five rates."
+        ),
     ] = None,
     quiet: Quiet = False,
     device: DeviceOption = None,
     json: AsJson = False,
 ) -> None:
-    """Train each model of a sweep further on each held-out user's records (Charles et al., Appendix G.2).
+    """Train each model of a sweep further on each non-member's own records (Charles et al., Appendix G.2).
 
-    The loss on the other half of the user's records, before and after, under every defense. The models are not kept.
+    The command measures the loss on the other half of the user's records, before and after, for every defense. It
+    discards the models.
     """
     from heldin.base.errors import InputError
     from heldin.base.files import private_directory, write_text
@@ -189,15 +198,18 @@ def personalization(
 def grid(
     sweep: Annotated[Path, typer.Argument(help="Folder of a sweep with finished runs.")],
     over: Annotated[
-        str, typer.Option(help="Key of the columns, such as defense.cohort; or gradients, those of a step.")
+        str, typer.Option(help="Key for the columns, such as defense.cohort; or gradients, the number per step.")
     ],
-    by: Annotated[str, typer.Option(help="Key of the rows, such as defense.group_size; of words, a line for each.")],
-    each: Annotated[str | None, typer.Option(help="Key with a panel for each of its values.")] = None,
+    by: Annotated[
+        str,
+        typer.Option(help="Key for the rows, such as defense.group_size; a key with words gives a line for each word."),
+    ],
+    each: Annotated[str | None, typer.Option(help="Key with a separate panel for each value.")] = None,
     of: Annotated[str, typer.Option(help="loss, perplexity, gain, auroc or seconds.")] = "loss",
     to: StudyFolder = Path("runs/grid"),
     json: AsJson = False,
 ) -> None:
-    """Show a finished sweep over two keys, as a heat map or lines (Charles et al., Figures 4 to 8, 13, 16, 17)."""
+    """Show a finished sweep over two keys as a heat map or as lines (Charles et al., Figures 4 to 8, 13, 16, 17)."""
     from typing import cast
 
     from replication import grid as view
@@ -213,7 +225,7 @@ def strategies(
     device: DeviceOption = None,
     json: AsJson = False,
 ) -> None:
-    """Compare rules that choose cohort and group size at a budget, over a finished grid (Charles et al., Figure 14)."""
+    """Compare rules that choose cohort and group size for a budget, on a finished grid (Charles et al., Figure 14)."""
     from heldin.base.progress import reporter_for_this_terminal
     from replication import strategies as study
 
@@ -223,14 +235,15 @@ def strategies(
 
 @app.command("selected-records")
 def selected_records(
-    config: Annotated[Path, typer.Argument(help="Config of a run: replication/sweeps/base/chua-enron.yaml is one.")],
-    records: Annotated[int, typer.Option(min=1, help="Records of each user.")] = 10,
+    config: Annotated[Path, typer.Argument(help="Config of a run, such as replication/sweeps/base/chua-enron.yaml.")],
+    records: Annotated[int, typer.Option(min=1, help="Number of records per user.")] = 10,
     set_: Annotated[list[str] | None, typer.Option("--set", help="Override, in YAML. Repeatable.")] = None,
     quiet: Quiet = False,
     device: DeviceOption = None,
     json: AsJson = False,
 ) -> None:
-    """Describe the records that each rule selects: length, perplexity, how many are not cut (Chua et al., Table 7)."""
+    """Describe the records that each rule selects: length, perplexity, and how many are not cut (Chua et al., Table
+    7)."""
     from heldin.base.progress import reporter_for_this_terminal
     from heldin.stages.run_config import load_config
     from replication import selected_records as study
@@ -241,18 +254,18 @@ def selected_records(
 
 @app.command("private-median")
 def private_median(
-    config: Annotated[Path, typer.Argument(help="Config of a run, of whose users the records are counted.")],
+    config: Annotated[Path, typer.Argument(help="Config of a run. The command counts its users' records.")],
     to: Annotated[Path, typer.Option("--out", help="File of the release; it must not exist.")],
     epsilon: Annotated[float, typer.Option(help="Epsilon that each user pays.")] = 0.1,
     at_most: Annotated[int, typer.Option(min=1, help="Largest value that may be released.")] = 256,
-    plan: Annotated[Path | None, typer.Option(help="plan.json of a training, for epsilon of both.")] = None,
+    plan: Annotated[Path | None, typer.Option(help="plan.json of a training, to compute the joint epsilon.")] = None,
     set_: Annotated[list[str] | None, typer.Option("--set", help="Override, in YAML. Repeatable.")] = None,
     quiet: Quiet = False,
     json: AsJson = False,
 ) -> None:
     """Release the median number of records per user with differential privacy (Charles et al., section 6).
 
-    Every call spends epsilon again, so the release is kept in a file that is never overwritten.
+    Every call spends epsilon again, so the command writes the release to a file that it never overwrites.
     """
     from heldin.base.errors import InputError
     from heldin.base.files import write_text
@@ -261,7 +274,9 @@ def private_median(
     from replication import private_median as study
 
     if to.exists():
-        raise InputError(f"'{to}' exists: another release would spend epsilon again; use it, or name another file")
+        raise InputError(
+            f"'{to}' exists, and another release would spend epsilon again: use this release, or give another file"
+        )
     both = study.together(plan, epsilon) if plan else None  # before anything is spent
     release = study.of_config(load_config(config, set_ or []), epsilon, at_most, reporter_for_this_terminal())
     fields = study.as_dict(release, both)
@@ -271,13 +286,13 @@ def private_median(
 
 @app.command("split-by-date")
 def split_by_date(
-    config: Annotated[Path, typer.Argument(help="Config of a run, whose corpus has dates.")],
+    config: Annotated[Path, typer.Argument(help="Config of a run whose corpus has dates.")],
     date: Annotated[datetime, typer.Option(formats=["%Y-%m-%d"], help="First day of the later part.")],
     to: Annotated[Path, typer.Option("--out", help="Folder for before.jsonl.gz and after.jsonl.gz.")],
     set_: Annotated[list[str] | None, typer.Option("--set", help="Override, in YAML. Repeatable.")] = None,
     quiet: Quiet = False,
 ) -> None:
-    """Split a corpus by date: train on the first part, and test on the second (Charles et al., Appendix D)."""
+    """Split a corpus by date, to train on the first part and test on the second (Charles et al., Appendix D)."""
     from heldin.base.progress import reporter_for_this_terminal
     from heldin.stages.run_config import load_config
     from replication import by_date as study
@@ -288,22 +303,23 @@ def split_by_date(
 
 @app.command("pretraining-without")
 def pretraining_without(
-    config: Annotated[Path, typer.Argument(help="Config of a run with model.pretrain.source, which is cleaned.")],
+    config: Annotated[Path, typer.Argument(help="Config of a run with model.pretrain.source, the corpus to clean.")],
     to: Annotated[Path, typer.Option("--out", help="New file, FILE.jsonl; FILE.json has the counts.")],
-    threshold: Annotated[float, typer.Option(help="Similarity of n-grams from which texts are alike.")] = 0.8,
-    ngram: Annotated[int, typer.Option(min=1, help="Words of an n-gram.")] = 5,
+    threshold: Annotated[float, typer.Option(help="Least similarity of n-grams for near-duplicates.")] = 0.8,
+    ngram: Annotated[int, typer.Option(min=1, help="Number of words per n-gram.")] = 5,
     url: Annotated[str | None, typer.Option(help="Column of the pre-training corpus with URLs.")] = None,
     fine_tuning_url: Annotated[
-        str | None, typer.Option(help="Column of the fine-tuning corpus with URLs, whose records are removed.")
+        str | None, typer.Option(help="Column of the fine-tuning corpus with URLs to remove.")
     ] = None,
     host: Annotated[list[str] | None, typer.Option(help="Host to remove with its subdomains. Repeatable.")] = None,
     set_: Annotated[list[str] | None, typer.Option("--set", help="Override, in YAML. Repeatable.")] = None,
     quiet: Quiet = False,
     json: AsJson = False,
 ) -> None:
-    """Remove the fine-tuning data's near-duplicates and URLs from a pre-training corpus (Charles et al., Table 2).
+    """Remove near-duplicates and URLs of the fine-tuning data from a pre-training corpus (Charles et al., Table 2).
 
-    The fine-tuning texts decide what is left: a private run on a model that is trained on it has no DP guarantee.
+    The fine-tuning texts decide what remains. So a private run on a model that is trained on the result has no DP
+    guarantee.
     """
     from heldin.base.errors import InputError
     from heldin.base.progress import reporter_for_this_terminal
@@ -321,14 +337,14 @@ def pretraining_without(
 def chats(
     plays: Annotated[Path | None, typer.Option(exists=True, dir_okay=False, help="engdracor_plays.jsonl.gz.")] = None,
     mails: Annotated[Path | None, typer.Option(exists=True, dir_okay=False, help="enron_by_sender.jsonl.gz.")] = None,
-    to: Annotated[Path | None, typer.Option("--out", help="For the chats (default: below runs/).")] = None,
+    to: Annotated[Path | None, typer.Option("--out", help="File for the chats (default: a file in runs/).")] = None,
 ) -> None:
-    """Make chats of plays or mails, in which no user's words are in another user's records."""
+    """Make chats from plays or mails. No user's words are in another user's records."""
     from heldin.base.errors import InputError
     from replication.chats import chats_of_mails, chats_of_plays, write_chats
 
     if (plays is None) == (mails is None):
-        raise InputError("give --plays or --mails, and not both")
+        raise InputError("give either --plays or --mails")
     source, made = (mails, chats_of_mails) if plays is None else (plays, chats_of_plays)
     assert source is not None
     to = to or Path("runs") / f"{'mails' if plays is None else 'plays'}-chats.jsonl"
@@ -343,14 +359,15 @@ def chat_base(
     quiet: Quiet = False,
     device: DeviceOption = None,
 ) -> None:
-    """Train a small Llama-shaped chat model on made-up public conversations, for runs with adapters."""
+    """Train a small Llama-shaped chat model on made-up public conversations. Runs with adapters use it as base
+    model."""
     from heldin.base.progress import reporter_for_this_terminal
     from replication.chat_base import steps_of, write_chat_base
 
     to.parent.mkdir(parents=True, exist_ok=True)
     with reporter_for_this_terminal().track("chat model", steps_of(), "steps") as advance:
         write_chat_base(to, advance=advance)
-    typer.echo(f"{to}: name it in model.base")
+    typer.echo(f"{to}: set model.base to this folder")
 
 
 @app.command("users")
@@ -365,9 +382,9 @@ def users(
     quiet: Quiet = False,
     device: DeviceOption = None,
 ) -> None:
-    """Measure what user-level privacy costs by the number of users (docs/users.md).
+    """Measure the cost of user-level privacy for several numbers of users (docs/users.md).
 
-    A sweep of heldin for each rung: if it is killed, the same command resumes it.
+    Each rung is a sweep of heldin. If it is killed, the same command resumes it.
     """
     from heldin.base.files import write_text
     from heldin.base.progress import reporter_for_this_terminal
@@ -438,12 +455,12 @@ def users_ways(
 def later_loss(
     file: Annotated[Path, typer.Argument(help="after.jsonl.gz of split-by-date.")],
     runs: Annotated[list[Path], typer.Argument(help="Folders of finished runs, with models.")],
-    users: Annotated[int, typer.Option(min=1, help="Users of the later part, at most.")] = 1000,
+    users: Annotated[int, typer.Option(min=1, help="Maximum number of users in the later part.")] = 1000,
     quiet: Quiet = False,
     device: DeviceOption = None,
     json: AsJson = False,
 ) -> None:
-    """Measure finished models on texts after a date (Charles et al., Appendix D)."""
+    """Measure the loss of finished models on texts after a date (Charles et al., Appendix D)."""
     from heldin.base.progress import reporter_for_this_terminal
     from replication import by_date as study
 
@@ -453,7 +470,7 @@ def later_loss(
 
 @app.command("user-entity-claims")
 def user_entity_claims(json: AsJson = False, csv: AsCsv = False) -> None:
-    """Recompute the fifteen epsilons of user-entity DP that Lai et al. print, and state what holds."""
+    """Recompute the fifteen epsilons of user-entity DP that Lai et al. print, and compute the epsilons that hold."""
     from replication.published_claims import published_claims, published_table
 
     claims = published_claims()
@@ -464,11 +481,11 @@ def user_entity_claims(json: AsJson = False, csv: AsCsv = False) -> None:
 def user_entity_curves(
     to: StudyFolder = Path("runs/user-entity-curves"),
     categories: Annotated[
-        bool, typer.Option("--categories", help="A curve for each category of entities (their Figure 9).")
+        bool, typer.Option("--categories", help="Draw a curve for each category of entities (their Figure 9).")
     ] = False,
     json: AsJson = False,
 ) -> None:
-    """Draw epsilon over steps as Lai et al. claim it, and what holds (their Figures 4 and 9)."""
+    """Draw epsilon over steps as Lai et al. claim it, and the epsilon that holds (their Figures 4 and 9)."""
     from dataclasses import asdict
 
     from heldin.base.files import private_directory
@@ -485,17 +502,21 @@ def user_entity_curves(
 
 @app.command("pseudo-users")
 def pseudo_users(
-    file: Annotated[Path, typer.Argument(help="Texts without users: JSON lines, plain or compressed.")],
-    to: Annotated[Path, typer.Option("--out", help="File of the dealt texts.")] = Path("runs/ag-users.jsonl"),
-    text: Annotated[str, typer.Option(help="Column that holds the text.")] = "text",
-    mean: Annotated[float, typer.Option(min=1, help="Mean number of texts of a pseudo-user.")] = 15.0,
-    spread: Annotated[float, typer.Option(min=0, help="Standard deviation of that number.")] = 2.0,
-    lower: Annotated[bool, typer.Option("--lower", help="Lower case, and punctuation taken out.")] = False,
-    seed: Annotated[int, typer.Option(min=0, help="Public seed of the deal.")] = 0,
+    file: Annotated[Path, typer.Argument(help="File of texts without users: JSON lines, plain or compressed.")],
+    to: Annotated[Path, typer.Option("--out", help="File for the texts with pseudo-users.")] = Path(
+        "runs/ag-users.jsonl"
+    ),
+    text: Annotated[str, typer.Option(help="Column that contains the text.")] = "text",
+    mean: Annotated[float, typer.Option(min=1, help="Mean number of texts per pseudo-user.")] = 15.0,
+    spread: Annotated[
+        float, typer.Option(min=0, help="Standard deviation of the number of texts per pseudo-user.")
+    ] = 2.0,
+    lower: Annotated[bool, typer.Option("--lower", help="Write texts in lower case and without punctuation.")] = False,
+    seed: Annotated[int, typer.Option(min=0, help="Public seed of the assignment.")] = 0,
 ) -> None:
-    """Deal texts to pseudo-users by a normal distribution, for language models (Lai et al., Appendix C).
+    """Assign texts to pseudo-users by a normal distribution, to train language models (Lai et al., Appendix C).
 
-    A text that occurs several times is dealt once. The file is a corpus for heldin run.
+    A text that occurs several times is assigned only once. The file is a corpus for heldin run.
     """
     from replication.pseudo_users import deal_file
 

@@ -1,4 +1,4 @@
-"""Figures of the two studies, as SVG in the report's style: ELS against ULS, and effective noises."""
+"""Figures of several studies as SVG, in the report's style."""
 
 from collections.abc import Sequence
 
@@ -29,9 +29,10 @@ _POINTS = "offset points"
 
 
 def mean_estimation_figure(study: Study) -> str:
-    """The three sweeps side by side: mean squared error of ELS and of ULS at its tuned group size, 95 % intervals.
+    """Return the SVG with the three sweeps: mean squared error of ELS and of ULS with tuned group size, 95 % intervals.
 
-    Thin grey lines: ULS at each single group size, marked with it at its last point. Dotted: the mean without privacy.
+    Thin grey lines show ULS with each single group size, which is written at the last point. The dotted line is the
+    mean without privacy.
     """
     with figure(7.0, 2.6) as (drawn, saved):
         panels = drawn.subplots(1, len(study.sweeps), sharey=True)
@@ -59,7 +60,8 @@ def mean_estimation_figure(study: Study) -> str:
 
 
 def users_figure(ladder: Sequence[Trained]) -> str:
-    """Return the share of the plain gain that private training kept, by the number of users, with 95 % intervals.
+    """Return the SVG: the share of plain training's gain that private training keeps, over numbers of users, 95 %
+    intervals.
 
     A panel for each epsilon, the largest first. The lines of a rung are set a little apart, so their intervals do not
     overlap.
@@ -101,21 +103,21 @@ def users_figure(ladder: Sequence[Trained]) -> str:
 
 
 def _limits(share: Summary) -> tuple[float, float, float]:
-    """Return mean and limits; without an interval the mean three times."""
+    """Return mean and limits; without an interval, the mean three times."""
     if share.lower is None or share.upper is None:
         return share.value, share.value, share.value
     return share.value, share.lower, share.upper
 
 
 def effective_noise_figure(rows: Sequence[NoiseRow], *, epsilon: float = 3.0, steps: int = 1000) -> str:
-    """Left: both noises against tau / C, at one population; right: where they cross, against the sampling rate.
+    """Return the SVG. Left: both noises over tau / C for one population. Right: their crossing over the sampling rate.
 
-    The left side shows the given epsilon and steps; so do, of the right side, thick line and thin lines, which vary one
-    of the two. Raises InputError where no row has them.
+    The left panel and the thick line on the right use the given epsilon and steps. The thin lines on the right vary one
+    of the two. Raises InputError if no row has the given values.
     """
     shown = [row for row in rows if row.epsilon == epsilon and row.steps == steps]
     if not shown:
-        raise InputError(f"no row has epsilon {epsilon:g} and {steps} steps: name two that the rows have")
+        raise InputError(f"no row has epsilon {epsilon:g} and {steps} steps: give values that a row has")
     with figure(7.0, 2.8) as (drawn, saved):
         left, right = drawn.subplots(1, 2)
         _noises(left, shown)
@@ -124,7 +126,8 @@ def effective_noise_figure(rows: Sequence[NoiseRow], *, epsilon: float = 3.0, st
 
 
 def claim_figure(curves: Sequence[ClaimCurve]) -> str:
-    """Return a panel for each data set: epsilon over steps as claimed, and as it holds (Lai et al., Figures 4, 9)."""
+    """Return a panel for each data set: the claimed epsilon over steps, and the epsilon that holds (Lai et al., Figures
+    4, 9)."""
     datasets = list(dict.fromkeys(curve.dataset for curve in curves))
     styles = dict(zip(ESTIMATORS, (("o", BLUE), ("^", ORANGE), ("s", "black")), strict=True))
     # Data sets name the same category alike, so a category has one mark.
@@ -177,7 +180,7 @@ def _spread(marks: Sequence[tuple[int, float]]) -> float:
 
 
 def _mark(axes: Axes, x: float, marks: Sequence[tuple[int, float]], *, left: bool) -> None:
-    """Group sizes next to the ends of their lines; ends that are close together share one label."""
+    """Write group sizes next to the ends of their lines. Ends that are close together share one label."""
     groups: list[list[tuple[int, float]]] = []
     for size, error in sorted(marks, key=lambda mark: mark[1]):
         # A factor, not a difference: the axis is logarithmic.

@@ -1,4 +1,4 @@
-"""Published findings of sweeps, each tested by the difference of two variants (``findings.yaml``)."""
+"""Published findings about sweeps. Each is tested by the difference between two variants (``findings.yaml``)."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -66,39 +66,38 @@ class Finding(Section):
     @model_validator(mode="after")
     def _of_losses(self) -> "Finding":
         if self.beyond is not None and self.of != "loss":
-            raise ValueError("beyond: differences of two differences are tested for losses only")
+            raise ValueError("beyond: a difference of two differences can only be of losses")
         if self.share != 1.0 and (self.of != "gain" or self.beyond is not None):
-            raise ValueError("share: a part is compared of gains only")
+            raise ValueError("share: only gains can be compared by a share")
         if self.beyond is not None and not isinstance(self.against, str):
-            raise ValueError("against: with beyond it is a variant")
+            raise ValueError("against: with beyond, give the name of a variant")
         if self.sizes and (self.beyond is None or self.expect != "more"):
-            raise ValueError(
-                "sizes: the sizes of two differences are compared (beyond), and the first is the larger (more)"
-            )
+            raise ValueError("sizes: set beyond, and set expect to more")
         return self
 
     @property
     def variants(self) -> tuple[str, ...]:
-        """Every variant that it compares."""
+        """Return the names of all variants that the finding compares."""
         return tuple(name for name in (self.variant, self.against, *(self.beyond or ())) if isinstance(name, str))
 
     @property
     def unit(self) -> str:
-        """The unit in which levels are stated: that of the paper. The test is on ``of``, which is fixed."""
+        """Return the unit in which levels are stated, which is the paper's. The test uses ``of``, which is fixed."""
         return self.published.unit if self.published else self.of
 
 
 @dataclass(frozen=True)
 class FindingResult:
-    """A published finding, and whether it is seen here.
+    """A published finding, with the verdict for our results.
 
     Attributes:
         asked: the finding.
         seen: the verdict.
-        difference: the variant less the other; None where it cannot be stated.
-        limits: the difference and the 95 % interval that decides: of a loss in one block, with the spread of trainings;
-            None without an interval.
-        values: mean over the blocks of ``against`` and of ``variant``, in the finding's unit; None where a cell has
+        difference: the variant minus the other; None if it cannot be computed.
+        limits: the difference with the deciding 95 % interval; None without an interval. For a loss in one block, the
+            interval includes the variation between trainings.
+        values: means over the blocks of ``against`` and of ``variant``, in the finding's unit; None if a cell has no
+            value.
             none.
     """
 
@@ -109,7 +108,7 @@ class FindingResult:
     values: tuple[float | None, float | None]
 
     def as_dict(self) -> dict[str, Any]:
-        """The fields by name, for JSON."""
+        """Return the fields by name, for JSON."""
         difference = self.difference.model_dump(mode="json") if self.difference else None
         return {
             **self.asked.model_dump(mode="json"),
@@ -121,9 +120,9 @@ class FindingResult:
 
 
 def findings_of(name: str, sweep: Sweep) -> tuple[Finding, ...]:
-    """Return the findings that ``findings.yaml`` lists for the sweep file ``name``, of variants that this scale has.
+    """Return the findings in ``findings.yaml`` for the sweep file ``name`` whose variants are in this sweep.
 
-    Raises InputError if findings are listed, and none is of variants that this sweep has.
+    Raises InputError if the file lists findings, but this sweep has the variants of none.
     """
     listed = TypeAdapter(dict[str, tuple[Finding, ...]]).validate_python(read_yaml(FILE)).get(name, ())
     variants = {variant.name for variant in sweep.variants}
@@ -131,17 +130,17 @@ def findings_of(name: str, sweep: Sweep) -> tuple[Finding, ...]:
     if listed and not findings:
         missing = sorted({variant for finding in listed for variant in finding.variants} - variants)
         raise InputError(
-            f"every finding compares variants that are not in the sweep ({', '.join(map(repr, missing))}): choose from"
+            f"every finding needs variants that are not in the sweep ({', '.join(map(repr, missing))}): choose from"
             f" {', '.join(map(repr, sorted(variants)))}"
         )
     return findings
 
 
 def judge_findings(findings: Sequence[Finding], sweep: Sweep, finished: Mapping[str, Finished]) -> list[FindingResult]:
-    """Judge every finding over the finished cells; none is judged before all blocks of both variants are done.
+    """Judge every finding over the finished cells. A finding needs all blocks of both variants.
 
-    Variants of one group are held against each other block by block, on the same people; of different groups, whose
-    people differ, over independent blocks (Welch).
+    Variants of one group are compared block by block, on the same people. Variants of different groups have different
+    people, so they are compared over independent blocks (Welch).
     """
     groups = {variant.name: variant.group for variant in sweep.variants}
     results = []
@@ -168,7 +167,7 @@ def judge_findings(findings: Sequence[Finding], sweep: Sweep, finished: Mapping[
 
 
 def finding_table(results: Sequence[FindingResult], blocks: int) -> str:
-    """Return a line for each finding, and how far the verdicts hold."""
+    """Return a line for each finding, and notes about the validity of the verdicts."""
     lines = []
     for result in results:
         asked, change = result.asked, result.difference
@@ -182,18 +181,18 @@ def finding_table(results: Sequence[FindingResult], blocks: int) -> str:
             f" {asked.unit} {ours}, published {theirs}"
         )
     if any(result.asked.unit in ("loss", "perplexity") for result in results):
-        lines.append("note: loss and perplexity are per token: another tokenizer or corpus gives other levels")
+        lines.append("note: loss and perplexity are per token: another tokenizer or corpus has other levels")
     if blocks >= LEAST_BLOCKS:
-        lines.append("note: each finding is tested at its own 95 %: of twenty, one may be wrong by chance")
+        lines.append("note: each finding is tested separately at 95 %: one in twenty may be wrong by chance")
     elif blocks == 1:
-        lines.append("note: in one block a verdict is about these models alone: another training gives others")
+        lines.append("note: with one block, a verdict is about these models only: other trainings give other models")
         if any(result.asked.of in _LOSSES for result in results):
             lines.append(
-                "note: in one block the interval of a loss includes by how much two trainings of one plan differ:"
-                f" {2 * SPREAD_OF_TRAININGS:g} nats, added in quadrature"
+                "note: with one block, the interval of a loss includes the difference between two trainings of one"
+                f" plan: {2 * SPREAD_OF_TRAININGS:g} nats, added in quadrature"
             )
     else:
-        lines.append("note: two blocks give no interval, so that no finding can be judged")
+        lines.append("note: two blocks give no interval, so no finding can be judged")
     return "\n".join(lines)
 
 
@@ -202,14 +201,14 @@ def _cells_of(variant: str, finished: Mapping[str, Finished]) -> dict[int, Finis
 
 
 def _paired(finding: Finding, against: Mapping[int, Finished], variant: Mapping[int, Finished]) -> Summary | None:
-    """Variant less the other, block by block; None if any block's difference cannot be stated."""
+    """Return variant minus the other, block by block; None if the difference of a block cannot be computed."""
     if finding.of == "gain":
         return _joined([_gain_change(against[block], variant[block], finding.share) for block in sorted(variant)])
     return _joined([_CHANGES[finding.of](against[block], variant[block]) for block in sorted(variant)])
 
 
 def _gain_change(against: Finished, variant: Finished, share: float) -> AurocDifference | None:
-    """The variant's gain less a share of the other's, over the same held-out users."""
+    """Return the variant's gain minus a share of the other's, over the same non-members."""
     if loss_change(against, variant) is None:
         return None
     users = sorted(variant.losses)
@@ -221,7 +220,7 @@ def _gain_change(against: Finished, variant: Finished, share: float) -> AurocDif
 
 
 def _from_number(finding: Finding, number: float, cells: Mapping[int, Finished]) -> Summary | None:
-    """The variant's own number less a fixed one; None if any block has none."""
+    """Return the variant's number minus a fixed number; None if a block has no number."""
     known = [value for cell in cells.values() if (value := _value(finding.of, cell)) is not None]
     if len(known) < len(cells):
         return None
@@ -238,10 +237,10 @@ def _joined(stated: Sequence[AurocDifference | None]) -> Summary | None:
 
 
 def _doubled(cells: Sequence[Mapping[int, Finished]], sizes: bool) -> Summary | None:
-    """First less second, less third less fourth, user by user: by how much one loss falls more than another.
+    """Return, user by user, first minus second minus (third minus fourth): how much more one loss falls than another.
 
-    Of sizes: first less second with the sign that its mean has, less the other difference with the sign that leaves
-    less.
+    For sizes, the first difference gets the sign that makes its mean positive. The other difference gets the sign that
+    makes the result smaller.
     """
     changes = []
     for block in sorted(cells[0]):
@@ -262,7 +261,7 @@ def _doubled(cells: Sequence[Mapping[int, Finished]], sizes: bool) -> Summary | 
 
 
 def _unpaired(finding: Finding, against: Mapping[int, Finished], variant: Mapping[int, Finished]) -> Summary | None:
-    """The same of variants with other people: blocks of the one are independent of blocks of the other."""
+    """Return variant minus the other for variants with different people, whose blocks are independent."""
     likes = {_like(finding.of, its) for its in (*against.values(), *variant.values())}
     if len(likes) > 1 or finding.share != 1.0:
         return None
@@ -283,12 +282,12 @@ def _unpaired(finding: Finding, against: Mapping[int, Finished], variant: Mappin
 
 
 def _like(of: str, cell: Finished) -> str:
-    """What two cells must have in common for this of them to compare."""
+    """Return the settings that two cells must share for this measure to be comparable."""
     return repr(measured_on(cell) if of in ("loss", "gain") else cell.cell.config.attack)
 
 
 def _value(of: str, cell: Finished) -> Change | None:
-    """A cell's own number with its limits; None where it has none."""
+    """Return a cell's own number with its limits; None if the cell has none."""
     if of == "auroc":
         area = cell.record.primary().auroc
         return cell.auroc, area.lower, area.upper
@@ -310,9 +309,10 @@ def _value(of: str, cell: Finished) -> Change | None:
 
 
 def _canaries(cell: Finished) -> Change | None:
-    """Mean AUROC over the groups of canary users; their limits are independent, since no user is in two of them.
+    """Return the mean AUROC over groups of canary users. Groups share no user, so their limits are independent.
 
-    None if the coins left a group too small for an AUROC: the mean would be of other groups than another cell's.
+    None if the coins made a group too small for an AUROC, because the mean would cover other groups than in another
+    cell.
     """
     canaries = cell.record.canaries
     areas = [group.auroc for group in canaries.groups] if canaries else []
@@ -326,7 +326,8 @@ def _canaries(cell: Finished) -> Change | None:
 
 
 def _canary_change(first: Finished, other: Finished) -> AurocDifference | None:
-    """Joined as if the two were independent: the interval is too wide where users stand alike under both models."""
+    """Return the difference as if both were independent. The interval is too wide if scores under both models
+    correlate."""
     if _like("canaries", first) != _like("canaries", other):
         return None
     one, two = _canaries(first), _canaries(other)

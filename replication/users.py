@@ -1,8 +1,8 @@
 """How many users does a guarantee need? Short messages of made-up people, two models, and a sweep for each rung.
 
-The made-up mails of heldin are long for two cores. A message is the end of a mail: the last words and the signature,
-which identify a person best. The base model has read messages of a few public people, so it knows the language without
-having learned all of it. The attacker's reference has read those of four times as many.
+heldin's made-up mails are too long for two cores. A message is the end of a mail, with the last words and the
+signature, which identify a person best. The base model was trained on messages of a few public people, so it knows the
+language but has not learned everything. The attacker's reference was trained on messages of four times as many people.
 """
 
 import json
@@ -47,7 +47,7 @@ RECIPE = Recipe(
 
 
 def message(mail: str) -> str:
-    """Return the end of a mail, from the beginning of a word."""
+    """Return the end of a mail, starting at the beginning of a word."""
     if len(mail) <= CHARACTERS:
         return mail
     end = mail[-CHARACTERS - 1 :]
@@ -55,7 +55,7 @@ def message(mail: str) -> str:
 
 
 def messages(people: int, seed: int) -> Iterator[dict[str, str]]:
-    """Yield the messages of made-up people, person by person; with more people the earlier ones stay as they are."""
+    """Yield the messages of made-up people, person by person. The first people do not depend on ``people``."""
     corpus = SyntheticCorpus(people, mean_records=RECORDS, min_records=RECORDS, distinctiveness=1.0, seed=seed)
     for mail in generate(corpus):
         yield {"user": mail.user, "id": mail.id, "text": message(mail.text)}
@@ -65,10 +65,10 @@ def write_messages(to: Path, people: int, seed: int, advance: Callable[[int], ob
     """Write the messages as JSON lines.
 
     Args:
-        to: the file.
-        people: how many.
-        seed: of the people.
-        advance: called with the number of messages written.
+        to: file to write.
+        people: number of people.
+        seed: seed of the people.
+        advance: called with the number of written messages.
     """
     with whole_file(to) as part, part.open("w", encoding="utf-8") as lines:
         for number, row in enumerate(messages(people, seed), start=1):
@@ -77,12 +77,13 @@ def write_messages(to: Path, people: int, seed: int, advance: Callable[[int], ob
 
 
 def people_of(rung: int) -> int:
-    """Return the number of people in the corpus of a rung, so that the rung's number is in training on average."""
+    """Return the number of people in a rung's corpus, for which training has the rung's number of people on average."""
     return rung + AUDITED // 2
 
 
 def write_rungs(folder: Path, rungs: Sequence[int] = RUNGS, advance: Callable[[int], object] = lambda _: None) -> None:
-    """Write the messages of each rung, unless they are there: the people of a rung are the first of the largest."""
+    """Write the messages of each rung, unless they exist. The people of a rung are the first people of the largest
+    rung."""
     largest = people_file(folder, max(rungs))
     if not largest.is_file():
         write_messages(largest, people_of(max(rungs)), SEED, advance)
@@ -97,18 +98,18 @@ def write_rungs(folder: Path, rungs: Sequence[int] = RUNGS, advance: Callable[[i
 
 
 def people_file(folder: Path, rung: int) -> Path:
-    """Return the file of a rung's messages."""
+    """Return the path of a rung's messages."""
     return folder / f"people-{rung}.jsonl"
 
 
 def write_models(folder: Path, base: int = 300, reference: int = 1200, shape: TinyModel = SHAPE) -> None:
-    """Train the base model and the attacker's reference on public people, unless they are there.
+    """Train the base model and the attacker's reference on public people, unless the models exist.
 
     Args:
-        folder: of both: ``base`` and ``reference``.
-        base: number of people whose messages the base model reads.
-        reference: number of further people whose messages the reference reads, which begins as the base model.
-        shape: of the models.
+        folder: folder for both models, ``base`` and ``reference``.
+        base: number of people for the base model.
+        reference: number of further people for the reference, whose training starts from the base model.
+        shape: shape of the models.
     """
     texts = [row["text"] for row in messages(base + reference, PUBLIC_SEED)]
     own = texts[: base * RECORDS]
@@ -135,7 +136,7 @@ def rung_sweep(folder: Path, rung: int, name: str = "users", overrides: Sequence
         overrides: further changes of the sweep's file.
 
     Raises:
-        InputError: errors of the overrides.
+        InputError: the overrides have errors.
     """
     of_base = [
         f"corpus.source.path={people_file(folder.resolve(), rung)}",
@@ -150,12 +151,12 @@ def rung_sweep(folder: Path, rung: int, name: str = "users", overrides: Sequence
 
 
 def trained(sweep: Sweep, folder: Path, reporter: Reporter) -> list[Trained]:
-    """Return what each variant of a finished sweep of a rung measured.
+    """Return the results of each variant in a finished sweep of a rung.
 
     Args:
-        sweep: of the rung.
-        folder: of the sweep.
-        reporter: of the reading.
+        sweep: sweep of the rung.
+        folder: folder of the sweep.
+        reporter: shows the progress of reading.
     """
     finished, _ = finished_cells(placed_cells(sweep, folder), kept_hash(folder), reporter)
     by_variant: dict[str, list[Finished]] = defaultdict(list)
@@ -186,7 +187,7 @@ def gain(cell: Finished) -> float:
 
 
 def in_order(ladder: Sequence[Trained]) -> list[Trained]:
-    """Return the ladder by number of users, plain training first, then by epsilon."""
+    """Return the ladder sorted by number of users, then plain training first, then by epsilon."""
     return sorted(
         ladder,
         key=lambda row: (row.users, row.training != PLAIN, row.epsilon or 0.0, row.optimizer, row.training == "banded"),
@@ -194,13 +195,13 @@ def in_order(ladder: Sequence[Trained]) -> list[Trained]:
 
 
 def write_ladder(ladder: Sequence[Trained], to: Path) -> None:
-    """Write the ladder as YAML, a line for each kind of training at a rung."""
+    """Write the ladder as YAML, with a line for each kind of training at each rung."""
     rows = [f"- {json.dumps(row.model_dump(mode='json'))}\n" for row in ladder]
     write_text(to, "# Written by python -m replication users. docs/users.md prints it.\n" + "".join(rows))
 
 
 def ladder_table(ladder: Sequence[Trained]) -> str:
-    """Return the ladder as a table in Markdown: means over the blocks, with 95 % intervals."""
+    """Return the ladder as a Markdown table with means over the blocks and 95 % intervals."""
     shares = {id(row.trained): row.share for row in kept(ladder)}
     lines = [
         "| users | training | noise multiplier | gain, nats a token | share of the plain gain | AUROC on fresh texts |",

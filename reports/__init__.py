@@ -1,1 +1,1 @@
-"""Record to page: findings, figures, PDF."""
+"""Reports: findings, figures, web page and PDF, made from a record."""

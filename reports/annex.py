@@ -1,4 +1,4 @@
-"""The annex of a run or audit, for those who sign: tests, release, guarantee, residual risk."""
+"""The annex of a run or audit, for the people who sign it: tests, release, guarantee, residual risk."""
 
 from heldin.audit.attack_results import AttackResult
 from heldin.audit.coarse import brief
@@ -27,7 +27,7 @@ _FOUND_BY = {
 
 
 def explain_limits(_record: Record) -> str:
-    """Return how to read the limits on page one."""
+    """Return a text that explains the limits on page one."""
     return (
         "Page one has every limit. Those of the answer are set by decision; those of your organisation by"
         " decision.require, before the audit. A limit is met if the 95 % limit of what was measured keeps it, for all"
@@ -58,7 +58,7 @@ def explain_promise(record: Record) -> FactList:
 
 
 def _entities(record: Record) -> str:
-    """Return what counts as an entity under a guarantee for entities; "" for other guarantees."""
+    """Return what counts as an entity, for a guarantee that covers entities; "" for other guarantees."""
     source = record.config.get("defense", {}).get("entities") or {}
     recognised = _FOUND_BY.get(source.get("kind", ""))
     if recognised is None or record.training is None or not record.training.protects_named:
@@ -90,7 +90,7 @@ def _extraction(record: Record) -> Scenario:
 
 
 def membership_scenarios(record: Record) -> list[Scenario]:
-    """Return the scenarios of membership inference, with the tests that were run."""
+    """Return the scenarios of membership inference, with the results of the tests."""
     words, result = audited_by(record), record.counted_attack()  # the attack of the headline
     unreal = Scenario(
         "Membership of real users",
@@ -147,8 +147,7 @@ def membership_scenarios(record: Record) -> list[Scenario]:
 
 
 def _together(record: Record, result: AttackResult) -> str:
-    """Return the result that holds for all scores together: an interval of one score picked by its AUROC would be
-    invalid."""
+    """Return a result that is valid for all scores together. An interval of only the best score would be invalid."""
     scores, decision = record.decision.scores, record.decision.decision
     if scores == 1 or result.simultaneous is None:
         return f"{result.auroc.lower:.3f} to {result.auroc.upper:.3f}"
@@ -159,7 +158,7 @@ def _together(record: Record, result: AttackResult) -> str:
 
 
 def list_other_models(record: Record) -> list[str]:
-    """Return other models of the same people, as far as the record lists them."""
+    """Return the other models of the same people that the record lists."""
     lines = []
     if record.cell is not None:
         lines.append(
@@ -185,7 +184,7 @@ def list_other_models(record: Record) -> list[str]:
 
 
 def state_quality(record: Record) -> FactList:
-    """Return the extent and quality of the tests."""
+    """Return how much was tested, and how well."""
     d, s = record.decision, record.split
     words = TRAININGS if record.trainings is not None else audited_by(record)
     blind = [baseline.name for baseline in record.blind if baseline.separates]
@@ -224,7 +223,7 @@ def _attacks(record: Record) -> str:
 
 
 def list_occasions(record: Record) -> Remarks:
-    """Return the occasions on which this audit is no longer valid for the model."""
+    """Return the events after which this audit is no longer valid for the model."""
     lines, decided = [], record.decision.decision
     if decided.answer is Answer.INCONCLUSIVE:
         needed = at_most_counted(decided.users_needed, before="about ")
@@ -244,7 +243,7 @@ def _are(number: int) -> str:
 
 
 def answer_opinion(record: Record) -> Table:
-    """Return the table on the opinion of the European Data Protection Board."""
+    """Return the table for the opinion of the European Data Protection Board."""
     return parts.answer_opinion(
         list_scenarios(record),
         release_of(record.config),
@@ -266,7 +265,7 @@ def _each_person(record: Record) -> str:
 
 
 def state_residual_risk(record: Record) -> list[Block]:
-    """Return the residual risk."""
+    """Return the residual risk, and the lines to sign."""
     decided, words = record.decision.decision, audited_by(record)
     left = {
         Answer.LEAKS: "The attacker described can identify members. An attacker who knows more may do better.",

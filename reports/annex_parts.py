@@ -1,4 +1,4 @@
-"""The sections of the annex that are the same for a run, an audit and a sweep.
+"""The sections that the annexes of runs, audits and sweeps have in common.
 
 EDPB Opinion 28/2024 is paraphrased from public quotations; only its own text is authoritative. NIST SP 800-226 (figures
 4 and 5) warns that epsilons for different units or deltas are not comparable.
@@ -47,9 +47,9 @@ class Scenario:
 
     Attributes:
         name: goal of the attack.
-        status: whether this audit tested it.
-        attacker: the attacker's inputs and access.
-        result: result of the test, or the consequence of not testing.
+        status: whether this audit tested the attack.
+        attacker: access and inputs of the attacker.
+        result: result of the test, or what follows if it was not tested.
     """
 
     name: str
@@ -59,7 +59,7 @@ class Scenario:
 
     @property
     def short(self) -> str:
-        """Return the kind of attack in a few words, within a sentence."""
+        """Return the kind of attack in a few words that fit into a sentence."""
         name = self.name.split(":")[0].split(",")[0]
         return name[:1].lower() + name[1:]
 
@@ -147,7 +147,7 @@ def sign(lines: Sequence[str], basis: str) -> list[Block]:
 
 
 def list_untried(scenarios: Sequence[Scenario]) -> str:
-    """Return a sentence with the kinds of attack that were not tested."""
+    """Return a sentence that lists the kinds of attack that were not tested."""
     untried = [scenario.short for scenario in scenarios if scenario.status in ("not run", "out of scope")]
     return f"Not tested: {', '.join(untried)}."
 
@@ -155,7 +155,7 @@ def list_untried(scenarios: Sequence[Scenario]) -> str:
 def state_release(
     release: Release | None, attacks: Mapping[str, AttackFacts], tests: str = "The tests of membership"
 ) -> FactList:
-    """Return the config's release section, and its meaning for the tests by these attacks."""
+    """Return the release section of the config, and what it means for tests by these attacks."""
     if release is None:
         return FactList([("access", ""), ("rate limit", ""), ("recipients", "")])
     limit = release.rate_limit
@@ -183,7 +183,7 @@ def state_release(
 
 
 def _compare_access(given: Access, attacks: Mapping[str, AttackFacts], tests: str) -> str:
-    """Return the tests' access to the model, compared with the recipients' access."""
+    """Return how the tests' access to the model compares with the recipients' access."""
     used = [level for level in Access if level in {asks.access for asks in attacks.values()}]
     if used and used[0] not in given.covers:
         return f"{tests} used more access than the recipients will have; extraction needs only text."
@@ -195,7 +195,7 @@ def _compare_access(given: Access, attacks: Mapping[str, AttackFacts], tests: st
 
 
 def list_occasions(release: Release | None, *, more: Sequence[str]) -> Remarks:
-    """Return the occasions on which an audit is no longer valid for its model: the general ones, and those in
+    """Return the events after which an audit is no longer valid for its model: the general ones, and those in
     ``more``."""
     lines = [
         "After any further training, or any change of the texts, the defense or the base model.",
@@ -210,11 +210,11 @@ def list_occasions(release: Release | None, *, more: Sequence[str]) -> Remarks:
 def answer_opinion(
     scenarios: Sequence[Scenario], release: Release | None, *, each_person: str, documents: str
 ) -> Table:
-    """Return the table of EDPB Opinion 28/2024: paragraphs, their questions, and where the report answers.
+    """Return the table for EDPB Opinion 28/2024: paragraphs, their questions, and where the report answers them.
 
     Args:
-        each_person: the report's results on each person, rather than on average.
-        documents: where the report lists the model, data and versions.
+        each_person: the report's results for each person, instead of on average.
+        documents: where the report lists the model, the data and the versions.
     """
     by_status = {
         status: ", ".join(scenario.short for scenario in scenarios if scenario.status == status)
@@ -255,7 +255,7 @@ def answer_opinion(
 
 
 def describe_controls(baselines: int, separating: Sequence[str]) -> str:
-    """Return the result of the baselines, which never use the model."""
+    """Return the results of the baselines, which never use the model."""
     if not baselines:
         return "none could be run"
     if separating:
@@ -290,13 +290,13 @@ _NEIGHBOURS = {
 
 @dataclass(frozen=True)
 class Promised:
-    """A guarantee, from a record or a sweep.
+    """A guarantee of a record or a sweep.
 
     Attributes:
-        guarantee: the guarantee with its conditions; None if a sweep has none.
+        guarantee: the guarantee with its conditions; None if a sweep has no guarantee.
         unit: user, example, user-entity or none.
-        protected: the protected unit in a word or two.
-        users: number of users trained on; None: unknown.
+        protected: a word or two for the protected unit.
+        users: number of users trained on; None if unknown.
     """
 
     guarantee: Statement | None
@@ -308,8 +308,7 @@ class Promised:
 
 
 def explain_promise(promise: Promised, unit: str) -> list[list[str]]:
-    """Return (term, up to three sentences) for unit, delta and neighbours; ``unit`` is the unit that the audit
-    counts."""
+    """Return (term, up to three sentences) for unit, delta and neighbours. The audit counts in ``unit``."""
     if promise.epsilon is None or promise.delta is None:
         nothing = "None: there is no guarantee."
         return [

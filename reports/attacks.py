@@ -1,4 +1,4 @@
-"""The sections on attacks: how well they separate the groups, which people they flag, and exposure of canary users."""
+"""The sections on attacks: how well they separate the groups, whom they flag, and the exposure of canary users."""
 
 from collections.abc import Sequence
 
@@ -26,7 +26,7 @@ MARKS = (
 
 
 def tabulate_attacks(record: Record) -> Table:
-    """Return all scores: attack, aggregation, AUROC, its separate and simultaneous intervals, adjusted p."""
+    """Return a row for each score: attack, aggregation, AUROC, its separate and simultaneous intervals, adjusted p."""
     rows = [
         [
             result.attack,
@@ -51,7 +51,7 @@ def _adjusted(result: AttackResult, record: Record) -> str:
 
 
 def tabulate_rates(record: Record) -> Table:
-    """Return true-positive rates, with one row per attack that has a curve."""
+    """Return the table of true-positive rates, with a row for each attack that has a curve."""
     level, words = record.decision.by.tpr_level, audited_by(record)
     rows = []
     for result in record.attacks:
@@ -100,7 +100,7 @@ def tabulate_baselines(record: Record) -> list[Block]:
 
 
 def tabulate_dials(record: Record) -> Table | None:
-    """Return the primary attack with one setting changed; only the primary setting's row has the name of the
+    """Return the primary attack with one setting changed at a time. Only the row of the primary setting names the
     setting."""
     rows = []
     for dial in record.dials:
@@ -122,7 +122,8 @@ def tabulate_dials(record: Record) -> Table | None:
 
 
 def tabulate_exposure(record: Record) -> Table | None:
-    """Return groups of members, most exposed first; None for an audit, which does not see the training."""
+    """Return the table of members in groups, the most exposed first; None for an audit, which does not see the
+    training."""
     exposed, words = record.exposure, audited_by(record)
     if exposed is None or not exposed.groups:
         return None
@@ -157,7 +158,7 @@ def tabulate_exposure(record: Record) -> Table | None:
 
 
 def tabulate_correlations(record: Record) -> Table | None:
-    """Return rank correlations with the score; None if there are none."""
+    """Return the table of rank correlations with the score; None if there are none."""
     rows = [
         [
             correlation.name,
@@ -171,7 +172,7 @@ def tabulate_correlations(record: Record) -> Table | None:
 
 
 def show_canaries(record: Record) -> list[Block]:
-    """Return groups of canary users, below the real users; empty without canary users."""
+    """Return the groups of canary users, and the result for real users to compare; empty without canary users."""
     if record.canaries is None:
         return []
     area = record.primary().auroc
@@ -203,7 +204,7 @@ def show_canaries(record: Record) -> list[Block]:
 
 
 def show_curves(record: Record) -> list[Block]:
-    """Return the course of training; empty if it was not measured."""
+    """Return the curves of training; empty if they were not measured."""
     figure = figures.plot_curves(record)
     if figure is None or record.training is None:
         return []
@@ -217,7 +218,7 @@ def show_curves(record: Record) -> list[Block]:
 
 
 def _reached(curve: Sequence[CurvePoint], steps: int) -> str:
-    """Return the step from which the AUROC is near its last value; "" if guessing is equally near."""
+    """Return the first step from which the AUROC stays near its last value; "" if guessing is equally near."""
     last = curve[-1].auroc
     enough = NEARLY / 100 * last
     if enough <= 0.5:
@@ -241,7 +242,7 @@ def tabulate_marks(record: Record) -> Table | None:
 
 
 def marks_line(record: Record) -> str:
-    """Return how many marks are the likeliest of all, in both groups; "" if none were ranked."""
+    """Return how many marks in each group are among the likeliest 1 %; "" if none were ranked."""
     groups = _ranked(record)
     if not groups:
         return ""
@@ -257,7 +258,7 @@ def marks_line(record: Record) -> str:
 
 
 def _ranked(record: Record) -> list[MarkGroup]:
-    """Return the groups with candidates."""
+    """Return the groups of canary users that have candidates."""
     return [group for group in record.marks.groups if group.candidates] if record.marks else []
 
 

@@ -1,9 +1,10 @@
 """A report is a list of sections, and a section is a list of typed blocks.
 
-The tables of contents are ``record_report.SECTIONS`` and ``sweep_report.SECTIONS``. Each entry has a heading, and a
-function that makes the section's content from a record (or a sweep), or nothing if the section does not apply. Two back
-ends lay sections out: ``typesetting`` as a PDF, ``html`` as a web page. They depend on the kinds of blocks, but on no
-section, so a new section needs only one function and its entry. Only a new kind of block needs both back ends.
+The tables of contents are ``record_report.SECTIONS`` and ``sweep_report.SECTIONS``. Each entry has a heading and a
+function. From a record or a sweep, the function makes the section's content, or nothing if the section does not apply.
+Two back ends lay out sections: ``typesetting`` as a PDF, ``html`` as a web page. They depend on the kinds of blocks but
+not on sections, so a new section needs only one function and its entry. Only a new kind of block needs a change in both
+back ends.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -16,10 +17,10 @@ Rows = Sequence[Sequence[str]]
 
 @dataclass(frozen=True)
 class Banner:
-    """The answer of the report, highlighted by colour and an icon, and a sentence or two.
+    """The answer of the report, with a colour and an icon, and a sentence or two.
 
     Attributes:
-        answer: value of ``audit.decision.Answer``; decides colour and icon.
+        answer: value of ``audit.decision.Answer``, which decides colour and icon.
         title: the highlighted text.
     """
 
@@ -30,14 +31,14 @@ class Banner:
 
 @dataclass(frozen=True)
 class FramedNote:
-    """A note to read together with the answer, in a frame."""
+    """A framed note that people should read together with the answer."""
 
     text: str
 
 
 @dataclass(frozen=True)
 class Paragraph:
-    """Running text, after a ``lead`` in bold."""
+    """Running text. A ``lead`` in bold precedes it."""
 
     text: str
     lead: str = ""
@@ -56,9 +57,9 @@ class Table:
 
     Attributes:
         numeric: indices of right-aligned columns.
-        widths: shares of the page's width, None for a column's natural width; empty if all columns have it.
-        dense: whether to use smaller letters, for many columns.
-        links: in a web page, link addresses for the first cell of each row; "" for a row without a link.
+        widths: for each column, its share of the page's width, or None for its natural width; empty if all are natural.
+        dense: whether to use smaller letters, for a table with many columns.
+        links: for a web page, the link address of the first cell in each row; "" for a row without a link.
     """
 
     head: Sequence[str]
@@ -72,7 +73,7 @@ class Table:
 
 @dataclass(frozen=True)
 class FactList:
-    """(name, value) pairs; an empty value becomes a line to fill in."""
+    """Pairs (name, value). An empty value becomes a line to fill in by hand."""
 
     pairs: Rows
 
@@ -89,10 +90,10 @@ class Figure:
     """A figure.
 
     Attributes:
-        name: unique name in the report, used for files.
-        draw: returns the figure as SVG.
-        alt: description of the figure, for readers who cannot see it.
-        width: percentage of the page's width.
+        name: name for files, unique in the report.
+        draw: function that returns the figure as SVG.
+        alt: description for readers who cannot see the figure.
+        width: width in per cent of the page's width.
     """
 
     name: str
@@ -104,14 +105,14 @@ class Figure:
 
 @dataclass(frozen=True)
 class Beside:
-    """Figures next to each other; below each other on a narrow screen, such as a phone's."""
+    """Figures next to each other; on a narrow screen, such as a phone's, one below the other."""
 
     figures: Sequence[Figure]
 
 
 @dataclass(frozen=True)
 class Reference:
-    """A sentence, without its full stop, that points to another section by its key; a PDF adds the page."""
+    """A sentence without full stop that refers to another section by the section's key. A PDF adds the page number."""
 
     text: str
     section: str
@@ -126,7 +127,7 @@ class Blanks:
 
 @dataclass(frozen=True)
 class Signature:
-    """Decision, name and date to fill in, based on ``basis``."""
+    """Empty lines for decision, name and date; ``basis`` says what they are based on."""
 
     basis: str
 
@@ -140,7 +141,7 @@ class Verbatim:
 
 @dataclass(frozen=True)
 class Attachment:
-    """A file included in the report: attached to a PDF, folded in a web page."""
+    """A file that is part of the report: attached to a PDF, folded in a web page."""
 
     name: str
     text: str
@@ -168,7 +169,7 @@ S = TypeVar("S")
 
 
 class Place(StrEnum):
-    """The place where a section begins."""
+    """The position at which a section begins."""
 
     FRONT = "front"  # the first page, with small headings
     FLOW = "flow"
@@ -177,13 +178,13 @@ class Place(StrEnum):
 
 @dataclass(frozen=True)
 class ReportSection:
-    """Blocks below a heading.
+    """A heading, and the blocks below it.
 
     Attributes:
-        key: unique key in the report, by which code and tests refer to the section.
-        title: heading; empty for a section that continues the one before it.
-        level: 1, or 2 for a part of the section before it.
-        whole: whether to keep the section on one page.
+        key: key by which code and tests refer to the section, unique in the report.
+        title: heading; empty for a section that continues the previous section.
+        level: 1, or 2 for a part of the previous section.
+        whole: whether to keep the section on a single page.
     """
 
     key: str
@@ -205,12 +206,12 @@ class ReportSection:
 
 @dataclass(frozen=True)
 class Report:
-    """A report, ready to be laid out.
+    """A complete report; a back end can lay it out.
 
     Attributes:
         title: kind of report, and the name of its subject.
-        version: version of heldin that made the subject.
-        notice: notice about who may read the report.
+        version: version of heldin that produced the subject.
+        notice: who may read the report.
     """
 
     title: str
@@ -232,12 +233,12 @@ class Report:
 
 @dataclass(frozen=True)
 class Entry(Generic[S]):
-    """An entry in the table of contents of a kind of report; its fields are those of ``ReportSection``.
+    """An entry in the table of contents of a kind of report. Its other fields are those of ``ReportSection``.
 
     Attributes:
         title: heading, or a function that returns the heading for a subject.
-        make: returns the text of a paragraph, or blocks; empty if the section does not apply. None for a heading that
-            only introduces the following sections.
+        make: function that returns the text of a paragraph, or blocks; empty if the section does not apply. None: the
+            heading only introduces the following sections.
     """
 
     key: str
@@ -265,7 +266,7 @@ def assemble(subject: S, entries: Iterable[Entry[S]]) -> tuple[ReportSection, ..
 
 
 def texts(content: Any) -> Iterator[str]:
-    """Yield every text of sections or blocks that a reader sees or hears."""
+    """Yield every text in sections or blocks that a reader can see or hear."""
     match content:
         case str() if content:
             yield content

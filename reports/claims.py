@@ -1,4 +1,4 @@
-"""The sections on claims and on bounds of epsilon: tests, conclusions and conditions."""
+"""The sections on claims and on bounds of epsilon, with tests, conclusions and conditions."""
 
 from collections.abc import Sequence
 
@@ -13,14 +13,14 @@ _NONE_FOLLOWS = "No lower bound on epsilon per {unit} follows, as the comparison
 
 
 def _bounds_that_follow(record: Record) -> list[Bound]:
-    """Return the lower bounds that the design supports; for audited people, only if their comparison is valid."""
+    """Return the lower bounds that the design supports. Bounds on audited people need a valid comparison."""
     # Canary users' bounds stand, whatever the groups of real users are.
     void = record.decision.decision.answer is Answer.NOT_VALID
     return [bound for bound in record.judgement.bounds if not (void and bound.subjects == audited_subjects(record))]
 
 
 def describe_verdicts(record: Record) -> str:
-    """Return the verdict on each claim, and the best bound with its name."""
+    """Return the verdict on each claim, and the highest bound with its name."""
     judgement = record.judgement
     sentences = _count_contradicted(judgement.verdicts)
     for verdict in judgement.verdicts:
@@ -56,7 +56,7 @@ def describe_verdicts(record: Record) -> str:
 
 
 def _count_contradicted(verdicts: Sequence[Verdict]) -> list[str]:
-    """Return a sentence on the outcome of the claims; empty if no claim was tested."""
+    """Return a sentence about the outcome of the claims; empty if no claim was tested."""
     # By claim, each of which may have a verdict on real users and one on canary users.
     tested = {verdict.claim for verdict in verdicts if verdict.claim != NO_CLAIM}
     if not tested:
@@ -72,7 +72,7 @@ def _count_contradicted(verdicts: Sequence[Verdict]) -> list[str]:
 
 
 def tabulate_conditions(record: Record) -> Table | None:
-    """Return the conditions of certified statements; None without a planted training set."""
+    """Return the conditions for certified statements; None without a planted training set."""
     planted = record.planted
     if planted is None:
         return None
@@ -98,7 +98,7 @@ def title_bounds(record: Record) -> str:
 
 
 def tabulate_bounds(record: Record) -> list[Block]:
-    """Return the lower bounds, and the bounds that the design does not support."""
+    """Return the lower bounds, and those bounds that the design does not support."""
     judgement = record.judgement
     # Whom a bound is about is only in question where canary users are judged beside real ones.
     rows = [
@@ -139,7 +139,7 @@ def _refused(record: Record) -> dict[str, list[str]]:
 
 
 def title_promise(record: Record) -> str:
-    """Return the heading of the table of guarantees; "" without one."""
+    """Return the heading of the table of guarantees; "" without a guarantee."""
     training = record.training
     if training is None or training.by_exposure is None:
         return ""
@@ -149,7 +149,7 @@ def title_promise(record: Record) -> str:
 
 
 def tabulate_promise(record: Record) -> Table | None:
-    """Return the guarantee by exposure; None if there is none."""
+    """Return the guarantee by number of exposed records; None if there is no such guarantee."""
     training = record.training
     if training is None or training.by_exposure is None:
         return None

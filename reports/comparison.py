@@ -1,4 +1,4 @@
-"""The figure that compares runs: AUROC and loss by run or over a key, ROC curves, canary users by substring length.
+"""The figure that compares runs by AUROC, loss, ROC curves, and canary users by substring length.
 
 For the runs of Kandpal et al. (2024) the figure shows their Figures 4, 7, 11, 12 (left), 13 and 14.
 """
@@ -17,7 +17,7 @@ STYLES = list(zip("os^DvPX<", DASHES + DASHES[1:] + DASHES[:1], COLOURS * 2, str
 
 
 def comparison_figure(compared: Comparison) -> str:
-    """Return the SVG: AUROC and loss above; ROC curves below, and canary users if any run has them."""
+    """Return the SVG. AUROC and loss are above; ROC curves are below, with canary users if a run has them."""
     planted = any(_lengths(record) for record in compared.records)
     with figure(6.6, 5.0) as (drawn, saved):
         (areas, losses), (rocs, last) = drawn.subplots(2, 2)
@@ -43,7 +43,7 @@ def comparison_figure(compared: Comparison) -> str:
 
 
 def _places(compared: Comparison) -> tuple[list[float], list[str]]:
-    """Return positions and names of the runs on the x axis."""
+    """Return the positions and the names of the runs on the x axis."""
     # evenly spaced, in their order: values that differ by powers would crowd
     names = [row.name if compared.over is None else _short(row.value) for row in compared.rows]
     return [float(i) for i in range(len(names))], names
@@ -92,7 +92,7 @@ def _rocs(axes: Axes, compared: Comparison) -> None:
 
 
 def _canaries(axes: Axes, compared: Comparison) -> None:
-    """Draw one line per run over substring lengths, only for the largest number of documents."""
+    """Draw one line per run over substring lengths. Uses only the largest number of documents."""
     lengths = sorted({length for record in compared.records for length in _lengths(record)})
     runs = len(compared.rows)
     for i, (record, row, (mark, style, colour)) in enumerate(
@@ -115,7 +115,7 @@ def _canaries(axes: Axes, compared: Comparison) -> None:
 
 
 def _lengths(record: Record) -> dict[int, Estimate]:
-    """Return the AUROC for each substring length, from the group with the most documents."""
+    """Return the AUROC for each substring length. For each length, use the group with the most documents."""
     groups = [g for g in (record.canaries.groups if record.canaries else []) if g.length is not None and g.auroc]
     # Ascending, "all documents" (None) last: the dictionary keeps the last group of each length.
     groups.sort(key=lambda g: float("inf") if g.documents is None else g.documents)

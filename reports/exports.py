@@ -1,4 +1,4 @@
-"""Figures and tables of a report as files, for people who write papers.
+"""Write figures and tables of a report as files, for people who write papers.
 
 A figure becomes PDF, SVG, PNG and a CSV of its data; a table becomes CSV, Markdown and LaTeX (booktabs).
 """
@@ -39,19 +39,19 @@ def write_figures(report: Report, folder: Path) -> list[Path]:
 
 
 def draw(figure: Figure) -> tuple[list[Drawing], str]:
-    """Draw a figure, and return matplotlib's drawings of it (a list of one), with its SVG."""
+    """Draw a figure. Return the matplotlib drawing in a list, and its SVG."""
     with keep_drawings() as drawings:
         svg = figure.draw()
     return drawings, svg
 
 
 def data_of(drawings: Iterable[Drawing]) -> str:
-    """Return the data of drawings as CSV: panel, series, x, y."""
+    """Return the data of drawings as CSV with the columns panel, series, x, y."""
     return _as_csv(("panel", "series", "x", "y"), [row for drawn in drawings for row in _drawn(drawn)])
 
 
 def _drawn(drawn: Drawing) -> Iterator[tuple[str, str, str, str]]:
-    """Yield (panel, series, x, y) of every point, interval end and histogram corner."""
+    """Yield (panel, series, x, y) of every point, interval end and corner of a histogram."""
     for number, axes in enumerate(drawn.axes, start=1):
         panel = " by ".join(filter(None, (axes.get_ylabel(), axes.get_xlabel()))) or axes.get_title() or str(number)
         for series, points in _series(axes):
@@ -83,7 +83,7 @@ def _named(label: object, otherwise: str) -> str:
 def write_tables(report: Report, folder: Path) -> list[Path]:
     """Write every table of a report to ``folder`` as SECTION.csv, .md and .tex, and return the paths.
 
-    For a second or later table of a section, a number follows the section's key.
+    The file name of a second or later table in a section has a number after the section's key.
     """
     folder.mkdir(parents=True, exist_ok=True)
     written = []

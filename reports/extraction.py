@@ -1,4 +1,4 @@
-"""Extraction in a report: whose texts the model emits, and within how many queries."""
+"""Extraction in a report: the people whose texts the model emits, and the number of queries needed."""
 
 from collections.abc import Callable
 
@@ -19,8 +19,7 @@ _CANARIES = {
 
 
 def extraction_line(record: Record) -> str:
-    """Return both groups' results at the largest number of queries, next to the reference's; "" if it was not
-    measured."""
+    """Return both groups' results at the largest number of queries, with the reference's; "" without a measurement."""
     facts = record.extraction
     if facts is None:
         return ""
@@ -41,7 +40,7 @@ def extraction_line(record: Record) -> str:
 
 
 def written_out(record: Record) -> str:
-    """Return how much training text the model emits, for page one; or that this was not tested."""
+    """Return how much training text the model emits, or that this was not tested, for page one."""
     line = extraction_line(record)
     if not line:
         return "Not tested. Results on membership do not limit it."
@@ -52,7 +51,7 @@ def written_out(record: Record) -> str:
 
 
 def most_left(record: Record) -> str:
-    """Return the upper limit on affected members at the largest number of queries; "" if it was not measured."""
+    """Return the upper limit on the share of affected members at the largest number of queries; "" if not measured."""
     facts = record.extraction
     canaries = record.split.audited == "canaries"
     group = None if facts is None else facts.of("canary users held in" if canaries else "held in")
@@ -65,7 +64,7 @@ def most_left(record: Record) -> str:
 
 
 def show_extraction(record: Record) -> list[Block]:
-    """Return how much training text the model emits; empty if it was not measured."""
+    """Return the section on how much training text the model emits; empty if this was not measured."""
     facts = record.extraction
     if facts is None:
         return []

@@ -1,6 +1,6 @@
-"""The figures of a record, the style of all figures, and their conversion to SVG.
+"""The figures of a record, the style of all figures, and the conversion of figures to SVG.
 
-Colour-blind readers can distinguish the colours, and line styles distinguish the series in grey.
+Colour-blind readers can distinguish the colours. In grey print, line styles distinguish the series.
 """
 
 import io
@@ -60,7 +60,7 @@ _kept: ContextVar[list[Drawing] | None] = ContextVar("_kept", default=None)
 
 @contextmanager
 def keep_drawings() -> Iterator[list[Drawing]]:
-    """Yield a list that receives every drawing made in this block."""
+    """Yield a list. Every drawing that is made in this block is added to it."""
     drawings: list[Drawing] = []
     token = _kept.set(drawings)
     try:
@@ -71,7 +71,8 @@ def keep_drawings() -> Iterator[list[Drawing]]:
 
 @contextmanager
 def figure(width: float, height: float) -> Iterator[tuple[Drawing, list[str]]]:
-    """Begin a figure of ``width`` x ``height`` inches; its SVG is appended to the list when the context ends."""
+    """Begin a figure of ``width`` x ``height`` inches. When the context ends, its SVG is appended to the yielded
+    list."""
     saved: list[str] = []
     with mpl.rc_context(STYLE):
         # Not by pyplot, which would pick a backend for the whole process and keep every figure until it is closed.
@@ -88,7 +89,7 @@ def figure(width: float, height: float) -> Iterator[tuple[Drawing, list[str]]]:
 
 
 def two_sides(axes: Axes, histogram: Histogram, held_in: str, held_out: str) -> None:
-    """Draw the scores of both groups: one filled, one hatched, which differ in grey too."""
+    """Draw the scores of both groups. One is filled and one is hatched, so they also differ in grey print."""
     edges = np.array(histogram.edges)
     # shares of a side per unit of score: counts would mislead with wide bins and unequal sides
     outside, inside = (
@@ -105,9 +106,9 @@ _CLAIMS = ("-.", "--", ":")
 
 
 def plot_people(record: Record) -> Beside | None:
-    """Return the picture on page one: people as dots, flagged people filled, next to both groups' scores.
+    """Return the picture on page one: people as dots, flagged people filled, next to the scores of both groups.
 
-    The dots are left out if nobody can be counted; the whole picture is None if the comparison is not valid.
+    The picture has no dots if nobody can be counted. It is None if the comparison is not valid.
     """
     if record.decision.decision.answer is Answer.NOT_VALID:
         return None
@@ -140,8 +141,8 @@ def _dots_of(flagged: int, total: int) -> tuple[int, int]:
 
 
 def draw_scores(axes: Axes, record: Record) -> None:
-    """Draw the scores of members and non-members by the attack counted on page one; every bin has at least ten
-    people."""
+    """Draw members' and non-members' scores by the attack whose flagged people page one counts. Each bin has ten people
+    or more."""
     counted_attack = record.counted_attack()
     two_sides(axes, (counted_attack.curve or record.curve()).histogram, "members", "non-members")
     if record.trainings is not None and record.trainings.threshold is not None:
@@ -194,7 +195,7 @@ def plot_roc(record: Record) -> Figure:
 
 
 def plot_curves(record: Record) -> Figure | None:
-    """Return losses and AUROC by step; None unless training was evaluated more than once."""
+    """Return losses and AUROC by step; None unless heldin evaluated the model more than once during training."""
     points = record.training.curve if record.training else []
     # A single evaluation is a point, which draws nothing as a line.
     if len(points) < 2:
@@ -209,7 +210,7 @@ def plot_curves(record: Record) -> Figure | None:
 
 
 def plot_knowledge(record: Record) -> Figure | None:
-    """Return AUROC by the number of texts that the attacker has; None if it was measured for one number only."""
+    """Return AUROC by the number of texts that the attacker has; None if only one number was measured."""
     if len(record.knowledge) < 2:
         return None
     unit, first, last = audited_by(record).singular, record.knowledge[0], record.knowledge[-1]
@@ -255,15 +256,15 @@ def plot_gradient_norms(record: Record) -> Figure | None:
 
 
 def _chosen(record: Record) -> list[tuple[AttackResult, Curve]]:
-    """Return the scores with curves in the record, the primary attack first."""
+    """Return the scores that have curves in the record, the primary attack first."""
     return [(result, result.curve) for result in record.attacks if result.curve]
 
 
 def draw_roc(axes: Axes, record: Record, *, log: bool = False) -> None:
-    """Draw the ROC curves in the record, and the ceiling of the guarantee if there is one.
+    """Draw the ROC curves in the record, and the guarantee's ceiling if there is a guarantee.
 
     Args:
-        log: whether both axes are logarithmic, beginning at one person.
+        log: whether both axes are logarithmic; they then begin at one person.
     """
     # One user: nothing smaller was seen, and the curve's vertices at 0 have no place on logarithmic axes.
     lowest, least_named = 1.0 / record.split.held_out, 1.0 / record.split.held_in
@@ -288,9 +289,9 @@ def draw_roc(axes: Axes, record: Record, *, log: bool = False) -> None:
 
 
 def draw_tradeoff(axes: Axes, record: Record) -> None:
-    """Draw the attacks' false-negative rate against their false-positive rate; lower curves leak more.
+    """Draw each attack's false-negative rate over its false-positive rate; a lower curve leaks more.
 
-    The figure includes the lowest curve possible in expectation under the guarantee, and under each numerical claim.
+    The figure includes the lowest possible curve, in expectation, for the guarantee and for each numerical claim.
     """
     for (result, curve), (style, colour) in zip(_chosen(record), _CURVES, strict=False):
         axes.plot(curve.fpr, 1 - np.array(curve.tpr), style, color=colour, label=_name_curve(result))
@@ -358,7 +359,7 @@ def _draw_curves(record: Record) -> str:
 
 
 def _draw_knowledge(points: list[Knowledge], unit: str) -> str:
-    """Draw AUROC by the number of texts per user that the attacker has (Kandpal et al. 2024, Figure 10)."""
+    """Draw AUROC over the attacker's number of texts per user (Kandpal et al. 2024, Figure 10)."""
     with figure(6.3, 2.0) as (drawn, saved):
         axes = drawn.subplots()
         counts = [p.texts for p in points]
@@ -374,8 +375,8 @@ def _draw_knowledge(points: list[Knowledge], unit: str) -> str:
 
 
 def _draw_canaries(canaries: CanaryFacts, real: Estimate, words: Wording) -> str:
-    """Draw AUROC by substring length and by training documents (Kandpal et al. 2024, Figure 5); real users as a
-    band."""
+    """Draw AUROC over substring length and over training documents (Kandpal et al. 2024, Figure 5). A band shows real
+    users."""
     shown = [group for group in canaries.groups if group.auroc]
     by_length = [group for group in shown if group.length is not None]
     by_documents = [group for group in shown if group.documents is not None]
@@ -395,7 +396,7 @@ def _draw_canaries(canaries: CanaryFacts, real: Estimate, words: Wording) -> str
 
 
 def _draw_gradient_norms(norms: GradientNorms) -> str:
-    """Draw shares of records by the norm of their gradient (Kandpal et al. 2024, Figure 12, right)."""
+    """Draw shares of records over the norm of their gradient (Kandpal et al. 2024, Figure 12, right)."""
     with figure(6.3, 1.9) as (drawn, saved):
         axes = drawn.subplots()
         # Drawn as shares, since there may be fewer records of canary users than of real ones.
@@ -411,7 +412,8 @@ def _draw_gradient_norms(norms: GradientNorms) -> str:
 
 
 def _canary_lines(axes: Axes, groups: list[CanaryGroup], *, of_length: bool) -> None:
-    """Draw a line per number of documents over lengths, or per kind and length over numbers of documents."""
+    """Draw lines over lengths, one per number of documents; or lines over numbers of documents, one per kind and
+    length."""
     lines: dict[str, list[tuple[int, Estimate]]] = {}
     for group in groups:
         documents = "all documents" if group.documents is None else counted(group.documents, "document")

@@ -1,4 +1,4 @@
-"""The pages behind page one: the deciding tests, the audited people and texts, and the success of the attacks.
+"""The pages after page one: the deciding tests, the audited people and texts, and the success of the attacks.
 
 This module computes no numbers.
 """
@@ -22,14 +22,15 @@ from heldin.reports.wording import audited_by, group_name, interval, of_real_row
 
 
 def explain_answer(record: Record) -> list[Block]:
-    """Return the statistics behind the answer, and the cautions to read with them."""
+    """Return the statistics behind the answer, and cautions about them."""
     limits = propose_limits(record)
     blocks: list[Block] = [Paragraph(record.decision.headline), *map(FramedNote, warn(record))]
     return [*blocks, *([Paragraph(limits)] if limits else [])]
 
 
 def warn(record: Record) -> list[str]:
-    """Return warnings to read before the answer: first disagreement of attacks, then reasons that weaken the answer."""
+    """Return warnings to read before the answer: first disagreements between attacks, then reasons that weaken the
+    answer."""
     # Notes of the decision first: attacks that disagree, and a promise that is broken.
     return [*record.decision.notes, *_warn_of_training(record), *_warn_of_groups(record), *_warn_of_overlaps(record)]
 
@@ -128,7 +129,7 @@ def describe_success(record: Record) -> str:
 
 
 def describe_canaries(record: Record) -> str:
-    """Return the answer for canary users, their number, and the groups with the lowest and highest AUROC."""
+    """Return the answer for canary users, their number, and the groups with the highest and lowest AUROC."""
     c = record.canaries
     if c is None:
         return ""
@@ -158,7 +159,7 @@ def _number_of_canaries(facts: CanaryFacts, *, planted: bool) -> str:
 
 
 def _empty_kinds(groups: Sequence[CanaryGroup]) -> str:
-    """Return the kinds with an empty group."""
+    """Return a sentence for each kind that has an empty group."""
     text = ""
     # Canary users of one kind are few, and fair coins may leave a side empty: then there is nothing to compare.
     for kind in sorted({group.kind for group in groups}):
@@ -172,7 +173,7 @@ def _empty_kinds(groups: Sequence[CanaryGroup]) -> str:
 
 
 def _best_canaries(groups: Sequence[CanaryGroup], *, real_rows: bool) -> str:
-    """Return the highest and the lowest AUROC, and their meaning."""
+    """Return the highest and the lowest AUROC of a group, and what they mean."""
     measured = sorted((g for g in groups if g.auroc), key=lambda g: g.auroc.value if g.auroc else 0.0)
     if not measured:
         return " Too few of them are in each group to say how well the attack did."
@@ -189,7 +190,7 @@ def _best_canaries(groups: Sequence[CanaryGroup], *, real_rows: bool) -> str:
 
 
 def _planted_rows(planted: PlantedFacts) -> str:
-    """Return whether planted rows were learned, whether they had a loss, and how they differ from real rows."""
+    """Return whether the model learned planted rows, whether rows had a loss, and how they differ from real rows."""
     from heldin.record.condition_words import control_line, form_line
 
     text = ""
@@ -266,7 +267,7 @@ def _limit_trainings(record: Record, facts: TrainingsFacts) -> str:
 
 
 def explain_further(record: Record) -> Iterator[tuple[str, str]]:
-    """Yield (label, text) of the details that a terminal prints after page one on request."""
+    """Yield (label, text) of the details that a terminal prints after page one if asked."""
     yield "statistics", record.decision.headline
     for warning in warn(record):
         yield "note", warning

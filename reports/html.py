@@ -1,4 +1,4 @@
-"""The web page of a report: one file that needs no network, laid out by ``page.html``, which escapes every text.
+"""The web page of a report, in one file that needs no network. ``page.html`` lays it out and escapes every text.
 
 Figures are inline SVG with text. The only script sorts tables.
 """
@@ -32,7 +32,7 @@ def write_page(report: Report, path: Path) -> Path:
 
 
 def render(report: Report) -> str:
-    """Return the page."""
+    """Return the HTML of the page."""
     environment = Environment(
         loader=FileSystemLoader(TEMPLATE.parent), autoescape=True, undefined=StrictUndefined, keep_trailing_newline=True
     )
@@ -42,7 +42,8 @@ def render(report: Report) -> str:
 
 
 def with_breaks(text: str) -> Markup:
-    """Return escaped text in which long names and paths may break after punctuation; copied text shows no break."""
+    """Return escaped text in which long names and paths may break after punctuation. A copied text has no such
+    breaks."""
     return Markup("").join(
         Markup("<wbr>").join(_PLACES.split(part)) if len(part) >= _LONG and _LETTER.search(part) else part
         for part in _SPACES.split(text)
@@ -50,14 +51,14 @@ def with_breaks(text: str) -> Markup:
 
 
 class DrawnFigure(NamedTuple):
-    """A figure in a web page, and its data as CSV."""
+    """A figure in a web page, with its data as CSV."""
 
     svg: Markup
     data: str
 
 
 def _inline(figure: Figure) -> DrawnFigure:
-    """Return a figure's SVG for embedding in a page, with alternative text for screen readers, and with unique ids."""
+    """Return the SVG of a figure for a page, with unique ids and an alternative text for screen readers."""
     # Letters stay letters, which a reader can select and a screen reader can read.
     with mpl.rc_context({"svg.fonttype": "none"}):
         drawings, svg = draw(figure)

@@ -17,7 +17,7 @@ _ASKED = (("auroc", True), ("epsilon_per_user", True), ("loss_gain_over_base", F
 
 
 def list_limits(record: Record) -> list[tuple[Statement, Held]]:
-    """Return each limit with its status: the limits of "no leak found", then the organisation's."""
+    """Return each limit with its status: first the limits of "no leak found", then the organisation's limits."""
     by = record.decision.by
     auroc, rate = held_for_no_leak(record)
     yours = held_against(record, [limit.requirement() for limit in by.require])
@@ -29,7 +29,7 @@ def list_limits(record: Record) -> list[tuple[Statement, Held]]:
 
 
 def limit_rows(record: Record) -> list[list[str]]:
-    """Return (limit, measured, 95 % limit, whether it is met) for each limit, in words; "" if there is no number."""
+    """Return (limit, measured, 95 % limit, whether it is met) for each limit as text; "" for a missing number."""
     rows = [_of_baselines(record), *_of_learning(record)]
     rows += [
         [str(limit), _shown(held, held.value), "" if held.exact else _shown(held, held.reach), _outcome(held.status)]
@@ -50,7 +50,7 @@ def _of_baselines(record: Record) -> list[str]:
 
 
 def _of_learning(record: Record) -> Iterator[list[str]]:
-    """Yield evidence that the model learned: its gain, or else rows planted for this purpose."""
+    """Yield evidence that the model learned: its gain, or else the result on rows that were planted to show this."""
     gain = record.gain or (record.utility.gain if record.utility else None)
     control = record.planted.control if record.planted else None
     if gain is not None:
@@ -95,7 +95,7 @@ def limit_facts(record: Record) -> list[dict[str, Any]]:
 
 
 def propose_limits(record: Record) -> str:
-    """Return limits that could be set, with this record's value for each; "" if limits are set."""
+    """Return possible limits with this record's value for each; "" if the organisation has set limits."""
     if record.decision.by.require:
         return ""
     shown = []

@@ -1,4 +1,4 @@
-"""Measures of other packages, from the facts in the record, without importing the packages."""
+"""Results of measures from other packages. They are shown from the record, without importing the packages."""
 
 from pydantic import ValidationError
 
@@ -10,7 +10,7 @@ _WORDS = "heldin did not check what this measure computes."
 
 
 def show_measures(record: Record) -> list[Block]:
-    """Return, for each measure that is not heldin's own, its table, or else its facts by name."""
+    """Return, for each measure that is not heldin's own, its table; without a table, its facts by name."""
     blocks: list[Block] = []
     for name in sorted(record.measures.keys() - MEASURES.keys()):
         facts = record.measures[name]
@@ -23,7 +23,7 @@ def show_measures(record: Record) -> list[Block]:
 
 
 def _table(kept: object) -> Table | None:
-    """Return a measure's table; None if there is none, or its form differs from ``MeasuredTable``."""
+    """Return the table of a measure; None if it has none, or if its form differs from ``MeasuredTable``."""
     try:
         table = MeasuredTable.model_validate(kept)
     except ValidationError:

@@ -1,6 +1,6 @@
-"""Page one: the same facts and sentences for PDF, web page, terminal and JSON, from one record.
+"""Page one of a report, made from one record: the same facts and sentences for PDF, web page, terminal and JSON.
 
-Statistics are on later pages. This module computes no numbers; the sentences are in ``words.page_one``.
+Statistics are on later pages. This module computes no numbers. Its sentences are in ``words.page_one``.
 """
 
 import math
@@ -55,8 +55,7 @@ _FEW = 50  # people in a group, below which they are counted themselves and not 
 
 
 def state_answer(record: Record) -> list[Statement]:
-    """Return the sentence below the banner, between sentences on leaking canary users and on leaks to stronger
-    attackers."""
+    """Return the sentences below the banner. Leaks about canary users or to stronger attackers add a sentence."""
     finding = _find(record, record.decision.decision)
     if record.decision.decision.answer is Answer.LEAKS:
         return [finding]
@@ -98,7 +97,7 @@ def _find(record: Record, decision: Decision) -> Statement:
 
 
 def _find_nothing(record: Record, decision: Decision, subjects: Statement) -> Statement:
-    """Return the reason why an audit is inconclusive, the most important first."""
+    """Return the most important reason why the audit is inconclusive."""
     if decision.reversed:
         # Two files may be swapped; coins that heldin drew cannot.
         return (Found.REVERSED if record.kind == "audit" else Found.REVERSED_BY_COINS)()
@@ -114,7 +113,7 @@ def _find_nothing(record: Record, decision: Decision, subjects: Statement) -> St
 
 
 def _state_training_file(split: SplitFacts) -> list[Statement]:
-    """Return the audited users found in the named training file, and what nobody checked; empty without a file."""
+    """Return which audited users are in the named training file, and what was not checked; empty without a file."""
     file = split.training_file
     texts, users = split.overlaps.held_out_texts_in_training.count, split.overlaps.held_out_users_in_training.count
     if file is None or texts is None or users is None:
@@ -132,7 +131,7 @@ def _state_training_file(split: SplitFacts) -> list[Statement]:
 
 
 def _by_claim_alone(record: Record) -> bool:
-    """Return whether a contradicted claim is the only evidence of a leak."""
+    """Return whether a contradicted claim is the only evidence for a leak."""
     decision = record.decision.decision
     return decision.answer is Answer.LEAKS and not decision.separates and bool(_contradicted(record))
 
@@ -146,7 +145,7 @@ def _gravest(contradicted: list[Verdict]) -> Verdict:
 
 
 def state_people(record: Record) -> list[Statement]:
-    """Return how many people the deciding or the primary attack flags, or why they cannot be counted."""
+    """Return how many people the counted attack flags, or why people cannot be counted."""
     if record.trainings is not None:
         return [People.OF_TRAININGS(with_user=record.trainings.with_user, runs=record.trainings.runs)]
     if record.decision.decision.answer is Answer.NOT_VALID:
@@ -170,7 +169,7 @@ def state_people(record: Record) -> list[Statement]:
 
 
 def _counts(flagged: Flagged) -> dict[str, Any]:
-    """Return the numbers and names for a sentence on flagged people."""
+    """Return the numbers and words for a sentence about flagged people."""
     (lower, upper), (wrong_lower, wrong_upper) = flagged.members_limits, flagged.others_limits
     return {
         "attack": flagged.label,
@@ -189,7 +188,7 @@ def _counts(flagged: Flagged) -> dict[str, Any]:
 
 
 def state_attack(record: Record) -> list[Statement]:
-    """Return the inputs of the attack whose flagged people are counted, compared with the planned release."""
+    """Return what the attack on page one needs, compared with the access that the planned release gives."""
     if record.decision.decision.answer is Answer.NOT_VALID:
         return []
     release, asks = release_of(record.config), record.counted_attack().asks
@@ -204,7 +203,7 @@ def state_attack(record: Record) -> list[Statement]:
 
 
 def suffices(release: Release, asks: AttackFacts) -> bool:
-    """Return whether recipients of the model can run an attack."""
+    """Return whether recipients of the model have the access that an attack needs."""
     # Probabilities of a text's own tokens are less than those of all tokens.
     return asks.access in OF_RELEASE[release.access].covers and (
         release.access == "weights" or not asks.needs_vocabulary
@@ -212,7 +211,7 @@ def suffices(release: Release, asks: AttackFacts) -> bool:
 
 
 def state_attackers(record: Record) -> list[Statement]:
-    """Return which attackers were tested, and the answer for each; empty if the only one sees log-probabilities."""
+    """Return the tested attackers and the answer for each; empty if the only one has log-probabilities."""
     tested = {record.access, *(level.access for level in record.levels)}
     if tested == {Access.LOG_PROBABILITIES}:
         return []
@@ -233,7 +232,7 @@ def state_attackers(record: Record) -> list[Statement]:
 
 
 def _state_conduct(endpoint: EndpointFacts | None) -> list[Statement]:
-    """Return cautions about the answers of a text-generating endpoint."""
+    """Return cautions about the answers of an endpoint that generates text."""
     answers = None if endpoint is None else endpoint.answers
     if answers is None:
         return []
@@ -253,7 +252,7 @@ def _released(release: Release) -> Statement:
 
 
 def state_canaries(record: Record) -> list[Statement]:
-    """Return the answer for planted canary users; empty if there are none, or if they are the audited people."""
+    """Return the answer for canary users; empty if there are none, or if they are the audited people."""
     facts = record.canaries
     if facts is None or record.split.audited == "canaries":
         return []
@@ -266,7 +265,7 @@ def state_canaries(record: Record) -> list[Statement]:
 
 
 def state_evidence(record: Record) -> list[Statement]:
-    """Return the strength of the evidence (certified, indicative or an estimate), and the reason."""
+    """Return the strength of the evidence (certified, indicative or estimate), and the reason for it."""
     decision, planted = record.decision.decision, record.planted
     if decision.answer is Answer.NOT_VALID:
         return [Evidence.NOT_VALID()]
@@ -284,7 +283,7 @@ def state_evidence(record: Record) -> list[Statement]:
 
 
 def _state_unmet(unmet: Sequence[Condition]) -> Statement:
-    """Return the first condition that is not met, or the number of conditions that nobody declared."""
+    """Return the first condition that is not met; if all are only undeclared, return their number."""
     others = [condition for condition in unmet if condition.reasons != [Reason.UNDECLARED]]
     if others:
         return Evidence.NOT_MET(condition=ConditionStated[others[0].name.name]())
@@ -292,7 +291,7 @@ def _state_unmet(unmet: Sequence[Condition]) -> Statement:
 
 
 def _state_exact(record: Record) -> Statement:
-    """Return the evidence of an audit whose groups were drawn by chance."""
+    """Return the strength of the evidence for an audit in which chance decided who is a member."""
     by = record.decision.by
     how = (Evidence.BY_HALVES if record.split.reason.states(SplitReason.EXACT_HALF) else Evidence.BY_COINS)()
     # Limits are estimates from one training; only a leak is tested at an exact level.
@@ -305,7 +304,7 @@ def _state_exact(record: Record) -> Statement:
 
 
 def _state_planted(planted: PlantedFacts) -> list[Statement]:
-    """Return the weaknesses of the positive control, and who declared what heldin cannot see."""
+    """Return the weaknesses of the positive control, and who declared the facts that heldin cannot observe."""
     control = planted.control
     weak = control is not None and not control.shows_effect and control.outcome in _CONTROLS
     weaknesses = [_CONTROLS[control.outcome]()] if control is not None and weak else []
@@ -330,7 +329,7 @@ _CONTROLS = {
 
 
 def state_learned(record: Record) -> list[Statement]:
-    """Return the meaning of a missing gain on people outside the training data; empty if the model gained."""
+    """Return what it means that the model gained nothing on people outside its training data; empty if it gained."""
     if learned(record) is None:
         control = record.planted.control if record.planted else None
         if control is None or control.rows_lower is None:
@@ -348,7 +347,8 @@ def state_learned(record: Record) -> list[Statement]:
 
 
 def state_guarantee(record: Record) -> list[Statement]:
-    """Return the claimed or computed guarantee, whether it is contradicted, and the reach of this audit."""
+    """Return the claimed or computed guarantee, whether it is contradicted, and the epsilon that this audit could
+    reach."""
     tested = [verdict for verdict in record.judgement.verdicts if verdict.claim != NO_CLAIM]
     training = record.training
     if not tested:
@@ -373,18 +373,18 @@ def state_guarantee(record: Record) -> list[Statement]:
 
 
 def _state_declared(training: TrainingFacts | None) -> list[Statement]:
-    """Return who declares the guarantee, if heldin does not."""
+    """Return who declares the guarantee, if heldin did not compute it."""
     return [] if training is None or training.declared_by is None else [training.declared_by.stated]
 
 
 def _state_earlier(training: TrainingFacts | None) -> list[Statement]:
-    """Return the statement on earlier releases, if this release has a guarantee or there are earlier ones."""
+    """Return the statement about earlier releases, if there are any, or if this release has a guarantee."""
     tells = training is not None and (training.epsilon is not None or (training.earlier and training.earlier.plans))
     return [training.earlier_stated] if training is not None and tells else []
 
 
 def _judge(record: Record, verdicts: list[Verdict]) -> Statement:
-    """Return the joint meaning of the verdicts on one claim, for different groups of people."""
+    """Return what the verdicts on one claim, each for another group of people, mean together."""
     contradicted = [verdict for verdict in verdicts if verdict.outcome is Outcome.CONTRADICTED]
     if contradicted:
         gravest = _gravest(contradicted)
@@ -402,7 +402,7 @@ def _judge(record: Record, verdicts: list[Verdict]) -> Statement:
 
 
 def _reach(verdicts: Sequence[Verdict]) -> float:
-    """Return the largest epsilon that the audit could have contradicted, rounded down to two decimals."""
+    """Return the largest epsilon that this audit could have contradicted, rounded down to two decimals."""
     return math.floor(100 * max((verdict.max_certifiable_epsilon for verdict in verdicts), default=0.0)) / 100
 
 
@@ -416,7 +416,7 @@ def state_not_tested(record: Record) -> list[Statement]:
 
 
 def state_change(record: Record) -> list[Statement]:
-    """Return the facts that would change the answer."""
+    """Return which further evidence would change the answer."""
     return [Change.LEAKS() if canaries_leak(record) else Change[record.decision.decision.answer.name]()]
 
 
@@ -436,7 +436,7 @@ _LINES = (
 
 
 def lines(record: Record) -> Iterator[tuple[Label, list[Statement]]]:
-    """Yield the lines of page one, each a label and its statements; lines that do not apply are left out."""
+    """Yield the lines of page one that apply, each as a label and its statements."""
     for label, state in _LINES:
         if statements := state(record):
             yield label, statements
@@ -449,24 +449,24 @@ def written(statements: list[Statement]) -> str:
 
 
 def report_id(record: Record) -> str:
-    """Return 12 hexadecimal digits that identify the record's content."""
+    """Return an id of 12 hexadecimal digits for the content of the record."""
     return text_sha256(record.model_dump_json())[:12]
 
 
 def written_date(created: str) -> str:
-    """Return the day of a time in ISO format in words, as "27 November 2026"."""
+    """Return the date of an ISO timestamp as text, such as "27 November 2026"."""
     day = datetime.fromisoformat(created)
     return f"{day.day} {day:%B %Y}"
 
 
 def describe_owner(release: Release | None) -> str:
-    """Return who is responsible for the model, and its purpose."""
+    """Return who is responsible for the model, and what it is for."""
     stated = (None, None) if release is None else (release.owner, release.purpose)
     return " / ".join(text or "not stated" for text in stated) if any(stated) else "not stated"
 
 
 def state_release(release: Release | None) -> list[tuple[str, str]]:
-    """Return the rows on owner, purpose and release; a single row if none is stated."""
+    """Return rows about owner, purpose and release; a single row if the config states none of them."""
     if release is None:
         return [("Owner, purpose, release", "not stated")]
     return [("Owner/purpose", describe_owner(release)), ("Intended release", describe_release(release))]
@@ -478,7 +478,7 @@ def describe_auditor(release: Release | None) -> str:
 
 
 def describe_release(release: Release) -> str:
-    """Return the access that recipients will get, and the recipients."""
+    """Return which access recipients will get, and who they are."""
     return f"{_released(release)}{f' to {release.who}' if release.who else ''}"
 
 
@@ -487,7 +487,7 @@ def _rounded(number: int) -> str:
 
 
 def state_data(record: Record) -> list[Statement]:
-    """Return the rows skipped in reading, and possible faults of the files; may be empty."""
+    """Return how many rows were skipped, and possible faults of the files; may be empty."""
     facts = record.corpus
     groups = [
         _ROWS_OF[group.group](parts=skipped_by_fault(group.without_text, group.unusable), rows=group.rows)
@@ -542,13 +542,13 @@ def identify(record: Record) -> FactList:
 
 
 def show_answer(record: Record) -> list[Block]:
-    """Return the subject of the audit, and the answer in its banner."""
+    """Return the subject of the audit, and the banner with the answer."""
     answer = record.decision.decision.answer.value
     return [identify(record), Banner(answer, answer.capitalize(), written(state_answer(record)))]
 
 
 def show_lines(record: Record) -> list[Block]:
-    """Return the lines of page one, and the line to sign."""
+    """Return the lines of page one, and a line for the signature."""
     blocks: list[Block] = [
         Paragraph(written(statements), lead=f"{label.sentence}.") for label, statements in lines(record)
     ]
@@ -556,7 +556,7 @@ def show_lines(record: Record) -> list[Block]:
 
 
 def summary_lines(record: Record) -> Iterator[tuple[str, str]]:
-    """Yield (label, text) of page one for a terminal: first the answer, then the limits, then the other lines."""
+    """Yield (label, text) of page one for a terminal: the answer, then the limits, then the other lines."""
     yield "answer", f"{record.decision.decision.answer.value.capitalize()}. {written(state_answer(record))}"
     for name, measured, reach, outcome in limit_rows(record):
         numbers = ", ".join(filter(None, (measured and f"measured {measured}", reach and f"95 % limit {reach}")))
@@ -568,7 +568,7 @@ def summary_lines(record: Record) -> Iterator[tuple[str, str]]:
 
 
 def summary_facts(record: Record) -> dict[str, Any]:
-    """Return page one as JSON values: codes and numbers, and the recommendation also in words."""
+    """Return page one as JSON values: codes and numbers, and the recommendation also as a sentence."""
     people, advice = record.flagged(), recommend(record)
     best = record.decision.best
     return {

@@ -1,4 +1,4 @@
-"""The result of an audit in people, in detail: flagged people, the worst-affected, and the attacker."""
+"""The result of an audit in numbers of people: flagged people, the worst-affected people, and the attacker."""
 
 import math
 
@@ -27,7 +27,7 @@ _NAMED = {
 
 
 def describe_people(record: Record) -> list[Block]:
-    """Return the result counted in people, in detail."""
+    """Return the details of the result in numbers of people."""
     blocks = [
         Paragraph(explain_people(record)),
         Paragraph(describe_worst_off(record), lead="Worst-affected people."),
@@ -37,7 +37,7 @@ def describe_people(record: Record) -> list[Block]:
 
 
 def explain_people(record: Record) -> str:
-    """Return how to read the number of flagged people."""
+    """Return a text that explains the number of flagged people."""
     people = record.flagged()
     if people is None or people.members + people.others == 0:
         return ""
@@ -61,13 +61,13 @@ def explain_people(record: Record) -> str:
 
 
 def _attack(record: Record) -> str:
-    """Return the attack whose flagged people are counted."""
+    """Return the name of the attack whose flagged people are counted."""
     result = record.counted_attack()
     return f"{result.attack} ({how_aggregated(result.aggregation)})"
 
 
 def describe_worst_off(record: Record) -> str:
-    """Return the odds for the worst-affected people, as far as the record has them."""
+    """Return the odds for the worst-affected people, if the record limits them."""
     return " ".join([_by_promise(record), *_by_group(record), _not_told(record)])
 
 
@@ -98,7 +98,7 @@ def _by_promise(record: Record) -> str:
 
 
 def _of_users_and_entities(record: Record, user: float, pair: float, delta: float) -> str:
-    """Return the odds under user-entity DP, first for the unit that the audit counts."""
+    """Return the odds under user-entity DP. The unit that the audit counts comes first."""
     held = [("what one user wrote", user)]
     if (entity := epsilon_per_entity(record.training)) is not None:
         held.append(("the texts that name one recognised entity", entity))
@@ -127,7 +127,7 @@ def _too_large(epsilon: float) -> bool:
 
 
 def _at_most(epsilon: float) -> str:
-    """Return the factor of an epsilon, in words."""
+    """Return the factor e^epsilon as text."""
     if _too_large(epsilon):
         return f"so many times that it says nothing (epsilon {epsilon:.3g})"
     return f"at most {_factor(math.exp(epsilon))} times"
@@ -174,7 +174,7 @@ def _uses(uses: Uses) -> str:
 
 
 def describe_attacker(record: Record) -> str:
-    """Return the attacker, the attacker's inputs, and a comparison with the access that the release gives."""
+    """Return the attacker with its inputs, compared with the access that the release gives."""
     words, result, release = audited_by(record), record.counted_attack(), release_of(record.config)
     if record.trainings is not None:
         text = (

@@ -1,8 +1,8 @@
-"""The recommendation on the model; no other module recommends.
+"""The recommendation about the model. Only this module makes recommendations.
 
-The recommendation never allows a release against a contradicted guarantee. If the organisation has limits
-(``decision.require``), it depends on whether they are met, not shown to be met, or broken. Without limits it depends on
-the answer.
+The recommendation never allows a release if a guarantee is contradicted. If the organisation has set limits
+(``decision.require``), it depends on whether each limit is met, not shown to be met, or broken. Without limits, it
+depends on the answer.
 """
 
 from collections.abc import Iterator, Sequence
@@ -29,7 +29,7 @@ _OF_TRAINING_FILE = (
 
 
 class Grade(IntEnum):
-    """The strength of a recommendation against a release."""
+    """How strongly a recommendation advises against a release."""
 
     NO_REASON = 0  # to hold the model back
     WITHIN_LIMITS = 1
@@ -58,21 +58,21 @@ _GRADES = {
 
 
 def grade_of(advice: Statement) -> Grade:
-    """Return the strength of a recommendation against a release."""
+    """Return how strongly a recommendation advises against a release."""
     return next(grade for code, grade in _GRADES.items() if advice.states(code))
 
 
 def recommend(record: Record) -> Statement:
-    """Return the most serious of all applicable recommendations, with the next step, so worse findings are never
-    milder.
+    """Return the most serious recommendation that applies, with the next step.
 
-    If there are limits, a leak alone does not decide: the limits set how much of a leak is acceptable.
+    A worse finding therefore never gives milder advice. If there are limits, a leak alone does not decide, because the
+    limits set how much leakage is acceptable.
     """
     return max(_all_advice(record), key=grade_of)  # of equal grades the first
 
 
 def _all_advice(record: Record) -> Iterator[Statement]:
-    """Yield every applicable recommendation; within a grade, the most important first."""
+    """Yield every recommendation that applies. Within a grade, the most important comes first."""
     held = held_against(record, [limit.requirement() for limit in record.decision.by.require])
     yield from _against_release(record, held)
     yield from _against_this_evidence(record, held)
@@ -83,7 +83,7 @@ def _all_advice(record: Record) -> Iterator[Statement]:
 
 
 def _against_release(record: Record, held: Sequence[Held]) -> Iterator[Statement]:
-    """Yield recommendations because of findings about the model."""
+    """Yield the recommendations that follow from findings about the model."""
     decision = record.decision.decision
     if any(v.claim != NO_CLAIM and v.outcome is Outcome.CONTRADICTED for v in record.judgement.verdicts):
         yield Advice.RELEASE_NEVER(next=Next.CHECK_TRAINER())
@@ -96,7 +96,7 @@ def _against_release(record: Record, held: Sequence[Held]) -> Iterator[Statement
 
 
 def _against_this_evidence(record: Record, held: Sequence[Held]) -> Iterator[Statement]:
-    """Yield recommendations because the evidence is insufficient for a release."""
+    """Yield the recommendations that follow from insufficient evidence."""
     answer = record.decision.decision.answer
     # First, since it may be why the groups differ.
     if record.corpus.lost_unevenly:
@@ -116,7 +116,7 @@ def _against_this_evidence(record: Record, held: Sequence[Held]) -> Iterator[Sta
 
 
 def _release_within(record: Record, held: Sequence[Held]) -> Statement:
-    """Return the recommendation that the limits and the answer allow."""
+    """Return the recommendation that limits and answer allow, if nothing speaks against a release."""
     answer = record.decision.decision.answer
     releases = {Answer.LEAKS: Advice.RELEASE_LEAKS, Answer.INCONCLUSIVE: Advice.RELEASE_INCONCLUSIVE}
     by_canaries = canaries_leak(record) and answer is not Answer.LEAKS
@@ -152,7 +152,7 @@ def _repair(record: Record) -> Statement:
 
 
 def _more(record: Record) -> list[Statement]:
-    """Return how to make an audit conclusive, the most important step first."""
+    """Return steps that would make an audit conclusive, the most important step first."""
     decision, users = record.decision.decision, record.split.held_in + record.split.held_out
     if record.trainings is not None:
         return [Next.MORE_TRAININGS()]

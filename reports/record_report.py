@@ -41,7 +41,7 @@ def report_record(record: Record) -> Report:
 
 
 def list_facts(record: Record) -> FactList:
-    """Return facts on data, split, models, training and environment."""
+    """Return facts about data, split, models, training and environment."""
     # Other rows, not empty ones: an audit of trainings has no held-in users, no overlaps and no audited model.
     if record.trainings:
         return FactList(_training_facts(record, record.trainings))
@@ -216,12 +216,12 @@ def _of_environment(record: Record) -> list[tuple[str, str]]:
 
 
 def _kinds(record: Record) -> list[tuple[str, str]]:
-    """Return the kinds in the config from other packages, and their code."""
+    """Return the config's kinds from other packages, and a hash of their code."""
     return [(f"{kind.kind} ({kind.family})", kind.code) for kind in record.kinds]
 
 
 def took(effort: EffortFacts) -> str:
-    """Return the effort of training, in words."""
+    """Return the effort of training as text."""
     parts = [f"{effort.tokens:,} tokens in {effort.step_seconds:,.0f} s of steps"]
     if effort.tokens_per_second is not None and effort.gradients_per_second is not None:
         parts.append(
@@ -236,7 +236,7 @@ def took(effort: EffortFacts) -> str:
 
 
 def _training_facts(record: Record, trainings: TrainingsFacts) -> list[tuple[str, str]]:
-    """Return (name, value) pairs of independent trainings."""
+    """Return (name, value) pairs about independent trainings."""
     c, s, e, t = record.corpus, record.split, record.environment, record.training
     assert t is not None
     return [
@@ -261,7 +261,7 @@ def _training_facts(record: Record, trainings: TrainingsFacts) -> list[tuple[str
 
 
 def decided_by(record: Record) -> str:
-    """Return the thresholds of the answer, and the compared p-values."""
+    """Return the thresholds that decide the answer, and the p-values that they are compared with."""
     d, by = record.decision, record.decision.by
     return (
         f"{by.redraws:,} redraws ({d.law.value}, {'exact' if d.decision.exact else 'indicative'}) of {d.scores} scores:"
@@ -279,8 +279,8 @@ _ASSIGNED = {
 
 
 def _taught(record: Record, canaries: CanaryFacts) -> str:
-    """Return how many texts of canary users training used; for somebody else's training, how many its training set
-    has."""
+    """Return how many of the canary users' texts training used. If somebody else trained, return how many its training
+    set has."""
     count = f"{canaries.trained_on:,} of {canaries.training_texts:,}"
     return f"trained on {count}" if record.planted is None else f"the training set holds {count}"
 
@@ -293,7 +293,7 @@ def _records(percentiles: list[int], whose: str) -> tuple[str, str]:
 
 
 def _overlaps(overlaps: Overlaps, words: Wording, scored: str) -> list[tuple[str, str]]:
-    """Return texts in both groups, by exact match, if this was checked."""
+    """Return how many texts occur in both groups, by exact match, for each check that was made."""
     # Those that are in training by design, where they are scored, are not counted.
     texts = "texts set aside for the attacker" if scored in ("training", "mixed") else "scored texts"
     return [
@@ -311,7 +311,7 @@ def _count(count: Count) -> str:
 
 
 def explain_repeat(record: Record) -> list[Block]:
-    """Return how to repeat the audit."""
+    """Return instructions for repeating the audit."""
     secrets = {
         "run": (
             "The run folder keeps secrets (the key of the coin flips and the ledger of members) until heldin purge"

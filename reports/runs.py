@@ -1,6 +1,7 @@
-"""All runs, audits and sweeps below a folder: a list for the terminal, and a web page with a link to each report.
+"""List all runs, audits and sweeps in a folder tree: for the terminal, or as a web page with links to the reports.
 
-The module reads documents as JSON, without building records: thousands of folders take seconds. It names nobody.
+This module reads documents as plain JSON and builds no records, so thousands of folders take only seconds. The list
+names no people.
 """
 
 import os
@@ -36,7 +37,7 @@ _GAP = 2
 
 
 class RunState(StrEnum):
-    """The state of a folder: whether it has a result, or why not."""
+    """The state of a folder: finished, or the reason why it has no result."""
 
     DONE = "done"
     NOT_AUDITED = "not audited"  # a planted set
@@ -48,7 +49,7 @@ class RunState(StrEnum):
 
 
 class RunKind(StrEnum):
-    """The kind of a folder; a run and three kinds of audits are named as in their records."""
+    """The kind of a folder. A run and the three kinds of audits have the same names as in their records."""
 
     RUN = "run"
     AUDIT = "audit"
@@ -61,20 +62,20 @@ class RunKind(StrEnum):
 
 @dataclass(frozen=True)
 class ListedRun:
-    """A folder of a run, audit, sweep or planted set.
+    """A folder with a run, an audit, a sweep or a planted set.
 
     Attributes:
-        created: UTC time at which the folder's record was written; None without a record.
-        answer: answer on page one; None if there is none.
-        canaries_leak: whether planted canary users leak, for any answer about real users.
+        created: UTC time when the record in the folder was written; None without a record.
+        answer: answer on page one; None if there is no answer.
+        canaries_leak: whether planted canary users leak, whatever the answer for real users.
         contradicted: whether a claim is contradicted.
-        members: number of audited members; None if no people were audited.
-        non_members: number of audited non-members; None if no people were audited.
-        epsilon: epsilon of the training's guarantee; for a sweep, of the selected variant's guarantee; None without
-            one.
-        unit: unit protected by the guarantee; None without epsilon.
-        report: path of the web page, or else of the PDF; None if there is neither.
-        problem: reason why the folder has no result, in one line; None if it has one.
+        members: number of audited members; None if nobody was audited.
+        non_members: number of audited non-members; None if nobody was audited.
+        epsilon: epsilon of the training's guarantee; for a sweep, epsilon of the selected variant; None without a
+            guarantee.
+        unit: unit that the guarantee protects; None without epsilon.
+        report: path of the web page, or of the PDF if there is no page; None if there is neither.
+        problem: one line on why the folder has no result; None if it has one.
     """
 
     path: Path
@@ -92,12 +93,12 @@ class ListedRun:
     problem: str | None = None
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the fields by name, with paths as text."""
+        """Return the fields by name; paths are strings."""
         named = {name: getattr(self, name) for name in self.__dataclass_fields__}
         return {**named, "path": str(self.path), "report": None if self.report is None else str(self.report)}
 
     def cells(self, root: Path) -> list[str]:
-        """Return the cells of a row, with the path relative to ``root``."""
+        """Return the cells of a table row; the path is relative to ``root``."""
         outcome = [self.answer.value if self.answer is not None else self.state.value]
         outcome += ["canary users leak"] if self.canaries_leak else []
         outcome += ["claim contradicted"] if self.contradicted else []
@@ -108,9 +109,9 @@ class ListedRun:
 
 
 def list_runs(folder: Path) -> list[ListedRun]:
-    """Return heldin's results in ``folder`` and in the folders below it, the newest first, undated ones last.
+    """Return heldin's results in ``folder`` and its subfolders, the newest first; results without a date come last.
 
-    A sweep is one entry, without its training runs. A damaged or unfinished folder is an entry with that state.
+    A sweep is one entry, without its training runs. A damaged or unfinished folder is an entry in that state.
 
     Raises:
         InputError: the folder does not exist.
@@ -215,7 +216,7 @@ def _report(folder: Path, names: Sequence[str]) -> Path | None:
 
 
 def runs_table(runs: Sequence[ListedRun], folder: Path, width: int) -> str:
-    """Return a table with lines of at most ``width`` characters, followed by the problems of damaged folders."""
+    """Return a table at most ``width`` characters wide, followed by the problems of damaged folders."""
     if not runs:
         return f"no runs in '{folder}'"
     last = width - sum(_WIDTHS) - _GAP * len(_WIDTHS)
@@ -232,7 +233,7 @@ def summary(runs: Sequence[ListedRun], folder: Path) -> str:
 
 
 def runs_page(runs: Sequence[ListedRun], folder: Path) -> Report:
-    """Return the page, with links to reports in the first column; addresses are relative to ``folder``."""
+    """Return a page with links to the reports in its first column. The addresses are relative to ``folder``."""
     order = (len(_HEAD) - 1, *range(len(_HEAD) - 1))
     rows = [[run.cells(folder)[i] for i in order] for run in runs]
     links = ["" if run.report is None else quote(os.path.relpath(run.report, folder)) for run in runs]

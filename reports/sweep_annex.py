@@ -1,4 +1,4 @@
-"""The annex of a sweep for those who sign, and its section on extraction. All content is from the sweep's document."""
+"""The annex of a sweep for the people who sign it, and its section on extraction. Uses only the sweep's document."""
 
 from collections.abc import Iterator, Sequence
 
@@ -35,7 +35,7 @@ def list_scenarios(result: SweepResult) -> list[Scenario]:
 
 
 def tabulate_extraction(result: SweepResult) -> Table | None:
-    """Return how much training text the models emit; None if no cell measured it."""
+    """Return the table of training text that the models emit; None if no training run measured it."""
     asked = list(dict.fromkeys(_asked(facts) for _, facts in _extractions(result)))
     if not asked:
         return None
@@ -57,7 +57,8 @@ def tabulate_extraction(result: SweepResult) -> Table | None:
 
 
 def count_extracted(result: SweepResult) -> list[list[str]]:
-    """Return (variant, cells, groups of real users, groups of canary users' marks) at the largest number of queries."""
+    """Return rows at the largest number of queries: variant, training runs, groups of real users, canary users'
+    marks."""
     rows, marks = [], assign_letters(result.variants)
     for variant in result.variants:
         extracted = [facts for cell, facts in _extractions(result) if cell.variant == variant.name]
@@ -185,7 +186,7 @@ def _releases_vary(result: SweepResult) -> bool:
 
 
 def explain_promises(result: SweepResult) -> FactList:
-    """Return the guarantees of the variants, one entry for all variants with the same guarantee."""
+    """Return the guarantees of the variants, with one entry for all variants that have the same guarantee."""
     unit, by_words, marks = _what(result).singular, dict[str, list[str]](), assign_letters(result.variants)
     for variant in result.variants:
         by_words.setdefault(_promise(variant, unit), []).append(f"{marks[variant.name]}  {variant.label}")
@@ -236,7 +237,7 @@ def list_other_models(result: SweepResult) -> list[str]:
 
 
 def state_quality(result: SweepResult) -> FactList:
-    """Return the extent and quality of the tests."""
+    """Return how much was tested, and how well."""
     words, done, tests = _what(result), _done(result), _tests(result)
     cells = f"{len(done)} of {counted(len(result.cells), 'training run')}, in {counted(result.blocks, 'repetition')}"
     rows = [["how many models", cells]]
@@ -272,8 +273,7 @@ def _false_alarms(test: CellTests) -> str:
 
 
 def _spread(texts: Sequence[str]) -> str:
-    """Return the text that all cells share, or how many cells have each text; groups of other blocks name their
-    block."""
+    """Return the text that all training runs share, or how many training runs have each text."""
     counts: dict[str, int] = {}
     for text in texts:
         counts[text] = counts.get(text, 0) + 1
@@ -290,7 +290,7 @@ _SHOWN = 3  # in one row
 
 
 def list_occasions(result: SweepResult) -> Remarks:
-    """Return the occasions for testing again."""
+    """Return the events after which people should test again."""
     lines = []
     if result.blocks < LEAST_BLOCKS:
         lines.append(
@@ -303,7 +303,7 @@ def list_occasions(result: SweepResult) -> Remarks:
 
 
 def answer_opinion(result: SweepResult) -> Table:
-    """Return the table on the opinion of the European Data Protection Board."""
+    """Return the table for the opinion of the European Data Protection Board."""
     documents = (
         f"settings and commitments (plan {result.sweep[:8]}); the fingerprints in the record of each training run"
     )
@@ -324,11 +324,11 @@ def _each_person(result: SweepResult) -> str:
 
 
 def state_residual_risk(result: SweepResult) -> list[Block]:
-    """Return the residual risk."""
+    """Return the residual risk, and the lines to sign."""
     done, marks = _done(result), assign_letters(result.variants)
 
     def cells(answer: Answer) -> str:
-        """Return how many cells of each variant have this answer, in the order of the variants."""
+        """Return how many training runs of each variant have this answer, in the order of the variants."""
         counts = [
             (mark, sum(cell.answer == answer.value for cell in done if cell.variant == name), variant.cells)
             for name, mark, variant in ((variant.name, marks[variant.name], variant) for variant in result.variants)

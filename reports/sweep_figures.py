@@ -1,4 +1,4 @@
-"""The figures of a sweep: frontiers, ROC curves under their ceilings, canary users, exposure, and training."""
+"""The figures of a sweep: frontiers, ROC curves with ceilings, canary users, exposure, and curves of training."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -32,7 +32,7 @@ Measure = Callable[[VariantResult], "Summary | float | None"]
 
 
 def plot_frontier(result: SweepResult) -> Figure | None:
-    """Return the cost of each defense, and its remaining leakage; None if no variant has a result."""
+    """Return the figure of each defense's cost and remaining leakage; None if no variant has a result."""
     done = _done(result)
     if not done:
         return None
@@ -59,9 +59,9 @@ def _describe_point(variant: VariantResult) -> str:
 
 
 def plot_defenses(result: SweepResult) -> Figure | None:
-    """Return the picture on page one: leakage against utility, with a labelled point for each defense.
+    """Return the picture on page one, which shows leakage against utility as one labelled point for each defense.
 
-    None if no variant has both. A variant with an invalid comparison has no point.
+    None if no variant has both numbers. A variant whose comparison is invalid has no point.
     """
     done = [v for v in _done(result) if None not in (v.auroc, v.gain) and v.name not in result.not_valid]
     if not done:
@@ -75,7 +75,7 @@ def plot_defenses(result: SweepResult) -> Figure | None:
 
 
 def _accepted(requirements: Sequence[str]) -> dict[str, float]:
-    """Return the rule's limits on the two axes, by measure."""
+    """Return the decision rule's limits on the two axes, by measure."""
     asked = (words.split(" ") for words in requirements)
     return {words[0]: float(words[-1]) for words in asked if words[0] in ("auroc", "loss_gain_over_base")}
 
@@ -106,10 +106,10 @@ def _draw_defenses(variants: Sequence[VariantResult], accepted: Mapping[str, flo
 
 
 def place_labels(axes: Axes, points: Sequence[tuple[float, float, str]]) -> list[Annotation]:
-    """Write a name near each point, avoiding overlap with names, points, intervals and the edges of the axes.
+    """Write a name near each point. The names avoid each other, points, intervals and the edges of the axes.
 
     Args:
-        points: (x, y, name) of each point, in the units of the axes.
+        points: (x, y, name) of each point; x and y in the units of the axes.
     """
     # Only a drawing with its layout made knows where things are.
     drawing = axes.get_figure(root=True)
@@ -147,20 +147,20 @@ def place_labels(axes: Axes, points: Sequence[tuple[float, float, str]]) -> list
 
 
 def marks_in(axes: Axes) -> list[Bbox]:
-    """Return the areas of points, lines and intervals, in pixels."""
+    """Return the areas, in pixels, of points, lines and intervals."""
     # The bars of intervals are collections, which know their place only in the units of the axes.
     bars = [bar.get_datalim(axes.transData).transformed(axes.transData) for bar in axes.collections]
     return [*bars, *(line.get_window_extent() for line in axes.lines)]
 
 
 def extent_of(note: Annotation) -> Bbox:
-    """Return the area of a note's words, in pixels, without the line to the point."""
+    """Return the area, in pixels, of a note's text, without the line to its point."""
     note.get_window_extent()  # places the words
     return Text.get_window_extent(note)
 
 
 def plot_rocs(result: SweepResult) -> list[Figure]:
-    """Return the ROC curves of all variants, a few per figure."""
+    """Return figures with the ROC curves of all variants, a few variants per figure."""
     done = _done(result)
     parts = [done[first : first + PANELS] for first in range(0, len(done), PANELS)]
     return [
@@ -177,7 +177,7 @@ def plot_rocs(result: SweepResult) -> list[Figure]:
 
 
 def plot_canaries(result: SweepResult) -> Figure | None:
-    """Return the AUROC of canary users for each variant; None without canary users."""
+    """Return the figure of canary users' AUROC for each variant; None without canary users."""
     done = _done(result)
     panels = {(point.kind, point.documents) for variant in done for point in variant.canaries}
     if not panels:
@@ -192,7 +192,7 @@ def plot_canaries(result: SweepResult) -> Figure | None:
 
 
 def plot_exposure(result: SweepResult) -> Figure | None:
-    """Return the exposure of people under each variant; None if it was not measured."""
+    """Return the figure of people's exposure under each variant; None if it was not measured."""
     done = _done(result)
     if not any(variant.bands for variant in done):
         return None
@@ -213,7 +213,7 @@ def plot_exposure(result: SweepResult) -> Figure | None:
 
 
 def plot_curves(result: SweepResult) -> Figure | None:
-    """Return loss and AUROC during training; None unless a cell measured them more than once."""
+    """Return the figure of loss and AUROC during training; None unless a training run measured them more than once."""
     if all(len(cell.curve) < 2 for cell in result.cells):
         return None
     return Figure(
@@ -229,7 +229,8 @@ def _done(result: SweepResult) -> list[VariantResult]:
 
 
 def _draw_frontier(variants: Sequence[VariantResult], marks: Mapping[str, str]) -> str:
-    """Draw leakage against the guarantee and against utility, and utility against compute; below them canary users."""
+    """Draw leakage over guarantee, leakage over utility, and utility over compute; also canary users, if there are
+    any."""
     planted = any(variant.canaries for variant in variants)
     with figure(7.0, 5.0 if planted else 2.7) as (drawn, saved):
         promises, two, three, *more = drawn.subplots(2, 2).flat if planted else drawn.subplots(1, 3)
@@ -268,12 +269,12 @@ def _draw_frontier(variants: Sequence[VariantResult], marks: Mapping[str, str]) 
 
 
 def _best_canaries(variant: VariantResult) -> Summary | None:
-    """Return the highest AUROC of a group of canary users under the variant."""
+    """Return the highest AUROC of a group of canary users with this variant."""
     return max((area.auroc for area in variant.canaries), key=lambda area: area.value, default=None)
 
 
 def _without_promise(variants: Sequence[VariantResult]) -> float:
-    """Return the place of variants without a guarantee for users on the axis of epsilon."""
+    """Return the position on the axis of epsilon for variants without a guarantee for users."""
     return 4.0 * max(
         (variant.epsilon_per_user for variant in variants if variant.epsilon_per_user is not None), default=4.0
     )
@@ -282,7 +283,7 @@ def _without_promise(variants: Sequence[VariantResult]) -> float:
 def _scatter(
     axes: Axes, variants: Sequence[VariantResult], marks: Mapping[str, str], *, x: Measure, y: Measure
 ) -> list[tuple[float, float, str]]:
-    """Draw a point with intervals for each variant, and return the points with the variants' marks."""
+    """Draw a point with intervals for each variant. Return the points with the marks of their variants."""
     infinite = _without_promise(variants)
     points = []
     for variant in variants:
@@ -298,7 +299,7 @@ def _scatter(
 def _draw_point(
     axes: Axes, across: Summary, up: Summary, variant: VariantResult, colour: str, fill: str | None = None
 ) -> tuple[float, float]:
-    """Draw a variant's point with its intervals, which the figure's data name, and return its position."""
+    """Draw a variant's point with its intervals, under the variant's name in the figure's data. Return its position."""
     point, _, bars = axes.errorbar(
         [across.value],
         [up.value],
@@ -317,7 +318,7 @@ def _draw_point(
 
 
 def _placed(value: "Summary | float | None", infinite: float) -> Summary | None:
-    """Return a number as a summary with an interval; infinity is placed at the edge."""
+    """Return a number as a summary with an interval; infinity becomes the position at the edge."""
     if value is None or isinstance(value, Summary):
         return value
     finite = value if math.isfinite(value) else infinite
@@ -335,8 +336,8 @@ def _reach(summary: Summary) -> np.ndarray | None:
 
 
 def _draw_rocs(result: SweepResult, variants: Sequence[VariantResult], marks: Mapping[str, str]) -> str:
-    """Draw a panel for each variant: every block's curve, and the largest curve possible under the variant's
-    guarantee."""
+    """Draw a panel for each variant, with the curve of every repetition, and the highest curve that its guarantee
+    allows."""
     down = math.ceil(len(variants) / 4)
     across = math.ceil(len(variants) / down)  # five make three and two, not four and one
     with figure(1.75 * across, 1.9 * down) as (drawn, saved):
@@ -366,7 +367,7 @@ def _draw_rocs(result: SweepResult, variants: Sequence[VariantResult], marks: Ma
 
 
 def _from_the_edge(roc: RocPoints) -> tuple[np.ndarray, np.ndarray]:
-    """Return a curve's vertices within the logarithmic axes, and the point where it enters them."""
+    """Return the vertices of a curve inside the logarithmic axes, and the point at which the curve enters them."""
     fpr, tpr = np.array(roc.fpr), np.array(roc.tpr)
     inside = (fpr > _LOG_FROM) & (tpr >= _LOG_FROM)
     first = np.interp(_LOG_FROM, fpr, tpr)
@@ -379,7 +380,8 @@ def _short(name: str, most: int) -> str:
 
 
 def _draw_canaries(variants: Sequence[VariantResult], marks: Mapping[str, str]) -> str:
-    """Draw the AUROC of canary users: a panel for each kind and number of documents, a line for each variant."""
+    """Draw the AUROC of canary users, with a panel for each kind and number of documents, and a line for each
+    variant."""
     kinds = sorted({_kind(point) for variant in variants for point in variant.canaries})
     across = min(2, len(kinds))
     down = math.ceil(len(kinds) / across)
@@ -393,7 +395,7 @@ def _draw_canaries(variants: Sequence[VariantResult], marks: Mapping[str, str]) 
 
 
 def _draw_kind(axes: Axes, kind: tuple[str, int], variants: Sequence[VariantResult], marks: Mapping[str, str]) -> None:
-    """Draw a panel with the AUROC of a kind of canary users by the length of their shared text."""
+    """Draw a panel with the AUROC of one kind of canary users over the length of their shared text."""
     of_kind = {
         variant.name: {point.length or 0: point.auroc for point in variant.canaries if _kind(point) == kind}
         for variant in variants
@@ -423,12 +425,12 @@ def _draw_kind(axes: Axes, kind: tuple[str, int], variants: Sequence[VariantResu
 
 
 def _line(i: int) -> tuple[str, str]:
-    """Return dash and colour of the i-th line; no pair occurs twice among sixteen."""
+    """Return dash style and colour of line ``i``. Sixteen lines have sixteen different pairs."""
     return _STYLES[i % 4], _COLOURS[(i // 4 + i) % 4]
 
 
 def _at_the_ends(axes: Axes, ends: Sequence[tuple[str, tuple[float, float], str]]) -> None:
-    """Draw marks next to the ends of lines, (mark, end, colour), moved up to avoid overlap."""
+    """Draw marks (mark, end, colour) next to the ends of lines. Moves marks up so they do not overlap."""
     step, at = 0.06 * float(np.ptp(axes.get_ylim())), -math.inf
     for mark, (x, y), colour in sorted(ends, key=lambda end: end[1][1]):
         at = max(y, at + step)
@@ -440,7 +442,7 @@ def _kind(point: CanaryPoint) -> tuple[str, int]:
 
 
 def _draw_exposure(variants: Sequence[VariantResult], marks: Mapping[str, str]) -> str:
-    """Draw, for each variant, the share of held-out users below each third of its held-in users."""
+    """Draw, for each variant, the share of non-members with lower scores than each third of its members."""
     shown = [variant for variant in variants if variant.bands]
     with figure(7.0, 1.0 + 0.19 * len(shown)) as (drawn, saved):
         panels = drawn.subplots(1, 2, sharey=True)
@@ -465,7 +467,7 @@ def _draw_exposure(variants: Sequence[VariantResult], marks: Mapping[str, str]) 
 
 
 def _draw_curves(result: SweepResult, variants: Sequence[VariantResult], marks: Mapping[str, str]) -> str:
-    """Draw held-out loss and AUROC during training, for the first block that has them."""
+    """Draw non-members' loss and AUROC during training, for the first repetition that measured them."""
     with figure(7.0, 2.7) as (drawn, saved):
         losses, areas = drawn.subplots(1, 2)
         ends: dict[Axes, list[tuple[str, tuple[float, float], str]]] = {losses: [], areas: []}

@@ -1,4 +1,4 @@
-"""Page one of a sweep's report, and the comparison in the terminal."""
+"""Page one of a sweep's report, and the comparison for the terminal."""
 
 import shlex
 from collections.abc import Callable, Iterator, Sequence
@@ -54,16 +54,16 @@ _HEAD = (
 
 
 def answer_of(result: SweepResult, variant: str) -> Answer | None:
-    """Return the answer for a variant over its repetitions; None if none is done.
+    """Return the answer for a variant over its repetitions; None if no repetition is done.
 
     The variant leaks if more than half of its repetitions leak, so a single false alarm does not decide. The answer is
-    "no leak found" if every repetition's is.
+    "no leak found" only if every repetition has this answer.
     """
     return _over_repetitions([cell.answer for cell in result.cells if cell.variant == variant])
 
 
 def answer_on_canaries(result: SweepResult, variant: str) -> Answer | None:
-    """Return the answer for a variant's canary users, by the same rule; None without canary users."""
+    """Return the answer for a variant's canary users, by the rule of ``answer_of``; None without canary users."""
     return _over_repetitions([cell.canaries_answer for cell in result.cells if cell.variant == variant])
 
 
@@ -79,7 +79,7 @@ def _over_repetitions(given: Sequence[str | None]) -> Answer | None:
 
 
 def answer_of_sweep(result: SweepResult) -> Answer | None:
-    """Return the answer for the selected variant; if none is selected, the most serious answer of all variants."""
+    """Return the answer for the selected variant. If none is selected, return the most serious answer of a variant."""
     if result.shipping is not None and result.shipping.variant is not None:
         return answer_of(result, result.shipping.variant)
     answers = {answer_of(result, variant.name) for variant in result.variants}
@@ -87,7 +87,7 @@ def answer_of_sweep(result: SweepResult) -> Answer | None:
 
 
 def show_answer(result: SweepResult) -> list[Block]:
-    """Return the compared variants, and the answer in its banner."""
+    """Return the compared variants, and the banner with the answer."""
     done = sum(cell.state == "done" for cell in result.cells)
     release = release_of(result.config)
     facts = FactList(
@@ -105,8 +105,7 @@ def show_answer(result: SweepResult) -> list[Block]:
 
 
 def title_of(result: SweepResult) -> str:
-    """Return the highlighted text of the banner: the model to release, if there is one, else the most serious
-    answer."""
+    """Return the text of the banner: the model to release, if there is one, or else the most serious answer."""
     advice = recommend(result)
     if advice.states(SweepAdvice.EXPORT):
         return str(Chosen.RELEASE(variant=_selected(result).label))
@@ -122,7 +121,7 @@ def _selected(result: SweepResult) -> VariantResult:
 
 
 def state_answer(result: SweepResult) -> list[Statement]:
-    """Return the selection by the decision rule, its cost, and the results of the other models."""
+    """Return what the decision rule selected, its cost, and the results of the other models."""
     shipping = result.shipping
     if not any(variant.cells for variant in result.variants):
         return [Chosen.NOTHING_DONE()]
@@ -160,7 +159,7 @@ def _state_others(result: SweepResult) -> list[Statement]:
 
 
 def _state_price(result: SweepResult) -> list[Statement]:
-    """Return the share of plain training's gain that the selected variant keeps, and delta times its users."""
+    """Return how much of plain training's gain the selected variant keeps, and delta times the number of users."""
     selected = _selected(result)
     plain = next((v for v in result.variants if v.group == selected.group and v.is_plain), None)
     stated = []
@@ -173,7 +172,7 @@ def _state_price(result: SweepResult) -> list[Statement]:
 
 
 def _although(result: SweepResult, shipping: Shipping) -> Statement | None:
-    """Return the findings against the selected variant and its model, for the same sentence."""
+    """Return findings against the selected variant and its model, to complete the same sentence."""
     variant = shipping.variant or ""
     answers = {cell.block: cell.answer for cell in result.cells if cell.variant == variant and cell.answer is not None}
     reasons = []
@@ -195,12 +194,12 @@ def _although(result: SweepResult, shipping: Shipping) -> Statement | None:
 
 
 def _list(names: list[str]) -> str:
-    """Return the names of variants in the order of the table, which also lists those that are only counted here."""
+    """Return variant names, in the order of the table. Many names are shortened to two and a count."""
     return ", ".join(names) if len(names) <= _MOST_NAMED else f"{', '.join(names[:2])} and {len(names) - 2} more"
 
 
 def state_leaks(result: SweepResult) -> list[Statement]:
-    """Return the variants by their answer, the most serious first; empty if the banner lists them."""
+    """Return the variants by answer, the most serious first; empty if the banner already lists them."""
     if result.shipping is not None and result.shipping.variant is not None:
         return []
     return [
@@ -211,7 +210,7 @@ def state_leaks(result: SweepResult) -> list[Statement]:
 
 
 def state_people(result: SweepResult) -> list[Statement]:
-    """Return how many people are flagged under the first variants and the selected variant."""
+    """Return how many people are flagged under the first variants and under the selected variant."""
     selected = result.shipping.variant if result.shipping else None
     measured = [v for v in result.variants if v.flagged is not None and v.name not in result.not_valid]
     shown = [v for i, v in enumerate(measured) if len(measured) < _MOST_NAMED or i < 2 or v.name == selected]
@@ -244,7 +243,7 @@ def state_evidence(result: SweepResult) -> list[Statement]:
 
 
 def state_canaries(result: SweepResult) -> list[Statement]:
-    """Return the variants by the answer for their canary users, the most serious first; empty without canary users."""
+    """Return the variants by the answer for canary users, the most serious first; empty without canary users."""
     return [
         Compared.CANARIES(answer=answer.value.capitalize(), variants=_list(names))
         for answer, names in _by_answer(result, answer_on_canaries).items()
@@ -253,13 +252,13 @@ def state_canaries(result: SweepResult) -> list[Statement]:
 
 
 def _by_answer(result: SweepResult, answer: Callable[[SweepResult, str], Answer | None]) -> dict[Answer, list[str]]:
-    """Return the labels of the variants with each answer, the most serious answer first."""
+    """Return the labels of variants by answer, the most serious answer first."""
     given = {variant.label: answer(result, variant.name) for variant in result.variants}
     return {each: [label for label, its_answer in given.items() if its_answer is each] for each in _GRAVEST}
 
 
 def state_learned(result: SweepResult) -> list[Statement]:
-    """Return which variants' training lowered the loss of non-members."""
+    """Return the variants that lowered the loss of non-members."""
     groups: dict[Compared, list[str]] = {}
     for variant in result.variants:
         if not variant.cells:
@@ -276,7 +275,7 @@ def state_learned(result: SweepResult) -> list[Statement]:
 
 
 def state_guarantees(result: SweepResult) -> list[Statement]:
-    """Return the guarantees, and which of them are contradicted."""
+    """Return the guarantees, and the contradicted ones among them."""
     private = [variant for variant in result.variants if variant.epsilon is not None]
     if not private:
         return [Compared.NO_GUARANTEE()]
@@ -350,14 +349,14 @@ _LINES = (
 
 
 def lines(result: SweepResult) -> Iterator[tuple[SweepLabel, list[Statement]]]:
-    """Yield the lines of page one, each a label and its statements; lines that do not apply are left out."""
+    """Yield the lines of page one that apply, each as a label and its statements."""
     for label, state in _LINES:
         if statements := state(result):
             yield label, statements
 
 
 def summary_lines(result: SweepResult) -> Iterator[tuple[str, str]]:
-    """Yield (label, text) of page one for a terminal, with the answer first."""
+    """Yield (label, text) of page one for a terminal; the answer comes first."""
     yield "answer", f"{title_of(result)}. {written(state_answer(result))}"
     for label, statements in lines(result):
         yield label.sentence.lower(), written(statements)
@@ -379,13 +378,13 @@ def summary_facts(result: SweepResult) -> dict[str, Any]:
 
 
 def show_lines(result: SweepResult) -> list[Block]:
-    """Return the lines of page one, the table of defenses, and the line to sign."""
+    """Return the lines of page one, the table of defenses, and a line for the signature."""
     paragraphs = [Paragraph(written(statements), lead=f"{label.sentence}.") for label, statements in lines(result)]
     return [*paragraphs, tabulate_defenses(result), Signature("this page")]
 
 
 def tabulate_defenses(result: SweepResult) -> Table:
-    """Return a row for each defense: guarantee, flagged people, gain in utility, cost and answer."""
+    """Return the table of defenses: guarantee, flagged people, gain in utility, cost and answer."""
     marks = assign_letters(result.variants)
     rows = []
     for variant in result.variants:
@@ -420,7 +419,7 @@ def _flagged(result: SweepResult, variant: VariantResult) -> str:
 
 
 def list_notes(result: SweepResult) -> list[Block]:
-    """Return notes for the reader: contradicted claims, then the basis of the comparison."""
+    """Return notes for the reader: first contradicted claims, then what the comparison is based on."""
     contradicted = [
         f"{cell.block}/{cell.variant} ({verdict.subjects}, {verdict.claim}, {verdict.standing},"
         f" {'and for all training runs at once' if verdict.jointly_contradicted else 'in this training run alone'})"
@@ -435,7 +434,7 @@ def list_notes(result: SweepResult) -> list[Block]:
 
 
 def show_rule(result: SweepResult) -> list[Block]:
-    """Return the rule, and its result for each variant; empty without a rule."""
+    """Return the decision rule, and its result for each variant; empty without a rule."""
     if result.rule is None:
         return []
     rows = [[variant.label, _state_outcome(result, variant)] for variant in result.variants]
@@ -452,7 +451,7 @@ def _state_rule(rule: Rule) -> str:
 
 
 def _state_outcome(result: SweepResult, variant: VariantResult) -> str:
-    """Return whether a variant passes, or why not; and the marks of variants that dominate it."""
+    """Return whether a variant passes, or the reasons why not, and the marks of variants that dominate it."""
     marks = assign_letters(result.variants)
     outcomes = ["a claim is contradicted"] if variant.jointly_contradicted else []
     if result.shipping is not None:
@@ -490,7 +489,7 @@ def _judged(candidate: CandidateResult, shipping: Shipping) -> str:
 
 
 def describe_attacker(result: SweepResult) -> str:
-    """Return the attacker, the attacker's inputs, and the meaning of being flagged."""
+    """Return the attacker, the attacker's inputs, and what it means to be flagged."""
     attacker = result.attacker
     if attacker is None:
         done = any(cell.state == "done" for cell in result.cells)
@@ -510,7 +509,7 @@ def describe_attacker(result: SweepResult) -> str:
 
 
 def comparison_text(result: SweepResult, width: int) -> str:
-    """Return the comparison as plain text without notes; lines of the table have at most ``width`` characters."""
+    """Return the comparison as plain text without notes. Table lines have at most ``width`` characters."""
     rows = []
     for variant in result.variants:
         rows.append(
@@ -533,7 +532,7 @@ def comparison_text(result: SweepResult, width: int) -> str:
 
 
 def _list_failed(result: SweepResult) -> Iterator[str]:
-    """Yield the training runs without a result, and the training runs that contradict a claim."""
+    """Yield the training runs that have no result, and those that contradict a claim."""
     for cell in result.cells:
         name = f"run {cell.block}/{cell.variant}"
         if cell.state != "done":
@@ -554,7 +553,7 @@ def _list_tuned(result: SweepResult) -> Iterator[str]:
 
 
 def describe_intervals(result: SweepResult) -> str:
-    """Return which repetitions or users the intervals of a sweep cover."""
+    """Return whether a sweep's intervals cover repetitions or users."""
     finished = {variant.cells for variant in result.variants if variant.cells}
     if finished - {result.blocks}:
         return (

@@ -1,4 +1,4 @@
-"""The report of a sweep, from its document alone: page one answers, the other pages explain. It computes no numbers."""
+"""The report of a sweep, made only from its document. Page one answers; other pages explain. It computes no numbers."""
 
 import yaml
 
@@ -30,7 +30,8 @@ def report_sweep(result: SweepResult) -> Report:
 
 
 def tabulate_candidates(result: SweepResult) -> Table | None:
-    """Return each requirement for each candidate: value, limit, p-value, and Holm's p-value over the candidates."""
+    """Return a row for each candidate and requirement: value, limit, p-value, and Holm's p-value over the
+    candidates."""
     rows = []
     for candidate in result.shipping.candidates if result.shipping else []:
         for tested in candidate.tests:
@@ -54,7 +55,7 @@ def tabulate_candidates(result: SweepResult) -> Table | None:
 
 
 def tabulate_differences(result: SweepResult) -> Table | None:
-    """Return each variant's leakage, bound and loss, and the differences from its group's first variant."""
+    """Return a row for each variant: leakage, bound, loss, and the differences from the first variant of its group."""
     rows = [
         [
             variant.label,
@@ -84,7 +85,8 @@ def tabulate_differences(result: SweepResult) -> Table | None:
 
 
 def show_canaries(result: SweepResult) -> list[Block]:
-    """Return canary users: a figure, a row for each variant, and a few kinds of canary users per table."""
+    """Return the section on canary users: a figure, and tables with a row for each variant and a few kinds per
+    table."""
     figure = sweep_figures.plot_canaries(result)
     if figure is None:
         return []
@@ -109,7 +111,7 @@ def _kind(point: CanaryPoint) -> str:
 
 
 def tabulate_cells(result: SweepResult) -> Table:
-    """Return a row for each cell."""
+    """Return a row for each training run."""
     note = (
         "epsilon ≥: a certified lower bound on epsilon, valid at 95 % for all training runs of the plan at once."
         " Joint p: Holm's correction over all planned training runs and groups of people."
@@ -138,7 +140,7 @@ def _cell_row(cell: CellResult) -> list[str]:
 
 
 def explain_tests(result: SweepResult) -> Remarks:
-    """Return the basis of each statement, with the coverage measured in simulations."""
+    """Return the statistical basis of each statement, with its coverage in simulations."""
     lines = [
         "Intervals over three repetitions or more use Student's t with one number for each repetition. In 2,000"
         " simulated sweeps, 94 to 96 % of the intervals covered the truth at three and at five repetitions.",
@@ -160,7 +162,7 @@ def explain_tests(result: SweepResult) -> Remarks:
 
 
 def tabulate_tried(result: SweepResult) -> Table | None:
-    """Return each combination tried in tuning."""
+    """Return a row for each combination of settings that tuning tried."""
     rows = [
         [
             trial.variant,
@@ -179,7 +181,7 @@ def tabulate_tried(result: SweepResult) -> Table | None:
 
 
 def tabulate_settings(result: SweepResult) -> Table | None:
-    """Return each variant's changes to the first variant's config."""
+    """Return how each variant's config differs from the first variant's."""
     rows = [
         [
             variant.label,
@@ -195,7 +197,7 @@ def _value(value: object) -> str:
 
 
 def tabulate_kinds(result: SweepResult) -> Table | None:
-    """Return the kinds from other packages in the variants' configs, and their code."""
+    """Return the kinds from other packages in the variants' configs, and a hash of their code."""
     variants: dict[Origin, list[str]] = {}
     for cell in result.cells:
         for kind in cell.kinds:
@@ -207,7 +209,7 @@ def tabulate_kinds(result: SweepResult) -> Table | None:
 
 
 def show_commitments(result: SweepResult) -> list[Block]:
-    """Return the hashes that fix membership, for each block and group of variants."""
+    """Return, for each block and group of variants, the hashes that commit to membership."""
     groups = {variant.name: variant.group for variant in result.variants}
     ledgers: dict[tuple[int, str], str] = {}
     for cell in result.cells:
@@ -224,7 +226,7 @@ def show_commitments(result: SweepResult) -> list[Block]:
 
 
 def state_kept(_result: SweepResult) -> str:
-    """Return which files the sweep keeps."""
+    """Return a text about the files that the sweep keeps."""
     return (
         "The folder of every training run keeps its model, its scores, its ledger of members, and the key of its"
         " coin flips and noise. Only their owner can read them. The command heldin purge removes these files, and"
@@ -233,7 +235,7 @@ def state_kept(_result: SweepResult) -> str:
 
 
 def explain_repeat(result: SweepResult) -> list[Block]:
-    """Return how to repeat the sweep."""
+    """Return instructions for repeating the sweep."""
     text = f"Made by heldin {result.version}. The configuration is that of the first variant."
     return [Verbatim(command_in_lines(result.command)), Paragraph(text), attach_configuration(result.config)]
 

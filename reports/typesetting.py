@@ -1,4 +1,4 @@
-"""The PDF of a report: Typst lays out its sections by ``report.typ``."""
+"""The PDF of a report. Typst lays out the sections with ``report.typ``."""
 
 import json
 import tempfile
@@ -19,7 +19,7 @@ def write_pdf(report: Report, path: Path) -> Path:
     """Write the PDF to ``path``, completely or not at all, and return the path.
 
     Raises:
-        InputError: a part cannot be printed, such as a name in a script for which no font is installed.
+        InputError: a part cannot be typeset, for example a name in a script without an installed font.
     """
     import typst  # 34 MB that a run without a PDF does without
 
@@ -33,7 +33,9 @@ def write_pdf(report: Report, path: Path) -> Path:
         try:
             document = typst.compile(str(workplace / TEMPLATE.name), root=scratch, pdf_standards=STANDARD)
         except typst.TypstError as error:
-            raise InputError(f"'{path}' cannot be typeset ({str(error).strip().splitlines()[0]})") from error
+            raise InputError(
+                f"'{path}' cannot be written: Typst reports {str(error).strip().splitlines()[0]}"
+            ) from error
     # Compiled before the old report is touched: a failure leaves it whole.
     with whole_file(path) as temporary:
         temporary.write_bytes(document)
@@ -41,7 +43,7 @@ def write_pdf(report: Report, path: Path) -> Path:
 
 
 def as_data(report: Report) -> dict[str, Any]:
-    """Return the report as JSON values: each block with its kind."""
+    """Return the report as JSON values; each block has the name of its kind."""
     return {
         "title": report.title,
         "version": report.version,

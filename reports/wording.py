@@ -1,4 +1,4 @@
-"""The form of numbers and names in a report, and the glossary terms that the report explains."""
+"""How a report writes numbers and names, and the glossary terms that it explains."""
 
 import shlex
 import string
@@ -34,17 +34,17 @@ MEASURES = {
 
 
 def audited_by(record: Record) -> Wording:
-    """Return the words for the units whose membership was decided."""
+    """Return the words for the units whose membership a coin decided."""
     return AUDITED[record.split.audited]
 
 
 def audited_subjects(record: Record) -> Statement:
-    """Return the audited people, as verdicts refer to them."""
+    """Return the audited people, as verdicts name them."""
     return SUBJECTS[audited_by(record).audited]
 
 
 def name_primary(record: Record) -> str:
-    """Return the name of the attack chosen before the audit, and whether another attack decided the answer."""
+    """Return the name of the primary attack, and whether another attack decided the answer."""
     primary, decided = record.primary(), record.decision.decision
     name = f"the primary attack, {primary.attack} ({how_aggregated(primary.aggregation)})"
     others = decided.separates and decided.strongest != record.attacks.index(primary)
@@ -52,7 +52,7 @@ def name_primary(record: Record) -> str:
 
 
 def of_real_rows(record: Record) -> bool:
-    """Return whether every canary user consists of real rows; all others are made to be found."""
+    """Return whether every canary user consists of real rows. Other canary users are made to be found."""
     return record.canaries is not None and record.canaries.of_real_rows == record.canaries.users
 
 
@@ -62,7 +62,7 @@ def percent(value: float, digits: int = 1) -> str:
 
 
 def interval(estimate: Estimate, digits: int = 3) -> str:
-    """Return an estimate as "0.712 (95 % interval 0.650 to 0.774)"."""
+    """Return an estimate as text, such as "0.712 (95 % interval 0.650 to 0.774)"."""
     return f"{estimate.value:.{digits}f} (95 % interval {estimate.lower:.{digits}f} to {estimate.upper:.{digits}f})"
 
 
@@ -74,7 +74,7 @@ def group_name(group: CanaryGroup) -> str:
 
 
 def texts_of(kind: str) -> str:
-    """Return whether an attacker's texts were trained on, as a clause after a comma."""
+    """Return a clause, to follow a comma, about whether an attacker's texts were trained on."""
     return {
         "fresh": "which were not trained on",
         "training": "which were trained on if the user is a member",
@@ -84,7 +84,7 @@ def texts_of(kind: str) -> str:
 
 
 def attacker_asks(asks: AttackFacts) -> Statement:
-    """Return the questions of an attack, and the models that it asks."""
+    """Return what an attack asks for, and from which models."""
     models = (AskedOfModels.AND_REFERENCE if asks.needs_reference else AskedOfModels.THIS_MODEL)()
     by_level = {Access.TEXT: AskedOfModels.OF_SAMPLES, Access.TOP_K: AskedOfModels.OF_NEXT_TOKENS}
     of_texts = AskedOfModels.OF_VOCABULARY if asks.needs_vocabulary else AskedOfModels.OF_TEXT
@@ -92,12 +92,12 @@ def attacker_asks(asks: AttackFacts) -> Statement:
 
 
 def sentence(text: str) -> str:
-    """Return the text with a capital letter and a full stop."""
+    """Return the text with a capital letter at the beginning and a full stop at the end."""
     return f"{text[:1].upper()}{text[1:].rstrip('.')}."
 
 
 def command_in_lines(command: str) -> str:
-    """Return a command with a few words per line, in lines that can be copied and pasted."""
+    """Return a command with a few words per line; the lines can be copied and pasted."""
     try:
         words = [shlex.quote(word) for word in shlex.split(command)]
     except ValueError:  # a part of it was left out, such as a name
@@ -112,13 +112,13 @@ def command_in_lines(command: str) -> str:
 
 
 def name_measure(words: str) -> str:
-    """Return a requirement in words, with the name of the measure instead of its key."""
+    """Return a requirement as text, with the name of the measure in place of its key."""
     measure, _, rest = words.partition(" ")
     return f"{MEASURES.get(measure, measure)} {rest}"
 
 
 def name_limit(requirement: Requirement) -> Statement:
-    """Return one of the organisation's limits as a statement."""
+    """Return one limit of the organisation as a statement."""
     measure = MEASURES[requirement.measure]
     if requirement.at_most is None:
         return Limit.AT_LEAST(measure=measure, value=requirement.at_least)
@@ -126,7 +126,7 @@ def name_limit(requirement: Requirement) -> Statement:
 
 
 def assign_letters(variants: "Sequence[VariantResult]") -> dict[str, str]:
-    """Return a short mark for each variant: a to z, then aa, ab and so on."""
+    """Return a short mark for each variant: a to z, then aa, ab, and so on."""
     single = string.ascii_lowercase
     marks = [*single, *(first + second for first in single for second in single)]
     return {variant.name: mark for variant, mark in zip(variants, marks, strict=False)}
@@ -144,13 +144,13 @@ def format_summary(summary: "Summary | None", *, digits: int = 3, signed: bool =
 
 
 def format_fit(variant: "VariantResult") -> str:
-    """Return the units and gradients in training, as shares of the plan's numbers."""
+    """Return units and gradients in training as shares of the numbers in the plan."""
     shares = [(variant.units_of_plan, "units"), (variant.gradients_of_plan, "gradients")]
     return ", ".join(f"{100 * share:.0f} % {unit}" for share, unit in shares if share is not None) or "-"
 
 
 def format_promise(variant: "VariantResult") -> str:
-    """Return epsilon, delta, and the unit that they protect."""
+    """Return epsilon and delta, and the unit that they protect."""
     if variant.promise is None:
         return "not known"
     if variant.epsilon is None:
@@ -161,7 +161,7 @@ def format_promise(variant: "VariantResult") -> str:
 def explain_terms(
     front: Sequence[ReportSection], others: Sequence[ReportSection], level: int = 1
 ) -> tuple[ReportSection, ReportSection]:
-    """Return two sections: terms used on page one, for page two, and terms used only on later pages."""
+    """Return two sections of terms: the terms on page one, for page two, and the terms that only later pages use."""
     here, later = ("\n".join(texts(sections)).lower() for sections in (front, others))
     first = [pair for pair in TERMS.items() if pair[0].lower() in here]
     rest = [pair for pair in TERMS.items() if pair not in first and pair[0].lower() in later]

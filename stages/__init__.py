@@ -1,1 +1,1 @@
-"""The stages of every job, from a corpus to facts for a record."""
+"""The stages that jobs have in common, from a corpus to facts for a record."""

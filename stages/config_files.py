@@ -1,4 +1,4 @@
-"""Contents of configs as plain data: files that extend others, overrides, and the differences between two contents."""
+"""Configs as plain data: files that extend other files, overrides, and the differences between two configs."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
@@ -10,7 +10,7 @@ from heldin.base.yaml_files import parse_yaml, read_yaml
 
 
 def read_config(path: Path, extending: tuple[Path, ...] = ()) -> dict[str, Any]:
-    """Return a config's content. The path in ``extends`` is relative to the file; sections are merged key by key.
+    """Return the content of a config file. ``extends`` has a path relative to the file; sections are merged key by key.
 
     Raises InputError for a file that is missing, is not a YAML mapping, or extends itself.
     """
@@ -34,7 +34,7 @@ def read_config(path: Path, extending: tuple[Path, ...] = ()) -> dict[str, Any]:
 
 
 def merged(under: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
-    """Return ``under`` overridden by ``over``, sections key by key."""
+    """Return ``under``, with ``over`` replacing its values. Sections are merged key by key."""
     both = {
         key: merged(under[key], over[key])
         for key in over
@@ -71,7 +71,7 @@ def _override(content: dict[str, Any], override: str) -> None:
 
 
 def differences(a: Any, b: Any, where: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield the dotted name of every key in which two contents differ, with the second content's value, or None if
+    """Yield the dotted name of every key that differs between two contents, with the value in ``b``; None if
     missing."""
     if isinstance(a, dict) and isinstance(b, dict):
         # The keys of both: one that only the earlier config has is a difference too.
@@ -82,5 +82,5 @@ def differences(a: Any, b: Any, where: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def first_difference(a: Any, b: Any) -> str:
-    """Return the dotted name of the first key in which two contents differ; "" if they are equal."""
+    """Return the dotted name of the first key that differs between two contents; "" if they are equal."""
     return next((where for where, _ in differences(a, b)), "")

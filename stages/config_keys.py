@@ -1,7 +1,7 @@
 """Every key of a config, read from the JSON schema: name, default, allowed values, meaning.
 
-A key's meaning is the docstring below its field (base/section.py), and its range is in the field's type. All text
-printed here, in docs/configuration.md (docs/config_pages.py) and in an editor (``file_schema``) comes from these two
+The meaning of a key is the docstring below its field (base/section.py), and its range is in the field's type. The text
+in docs/configuration.md (docs/config_pages.py), in an editor (``file_schema``) and in the terminal comes from these two
 places.
 """
 
@@ -34,11 +34,11 @@ class Key:
     """One key of a section.
 
     Attributes:
-        name: dotted name, such as "finetune.epochs"; "[]" follows the name of a list of sections.
-        allowed: allowed values, in words.
+        name: dotted name, such as "finetune.epochs"; the name of a list of sections ends with "[]".
+        allowed: text about the allowed values.
         required: whether the key has no default.
-        default: default as in YAML; None if required.
-        default_alone: the default if the section is given without this key; None if it equals ``default``.
+        default: the default, written as YAML; None if the key is required.
+        default_alone: the default if the section is present without this key; None if it equals ``default``.
     """
 
     name: str
@@ -51,13 +51,13 @@ class Key:
 
 @dataclass(frozen=True)
 class Block:
-    """A section, or one kind of a section: its keys that are not sections themselves.
+    """A section, or one kind of a section, with the keys that are not sections themselves.
 
     Attributes:
         name: dotted name; "" for the file as a whole.
-        kinds: values of ``kind``, of this section or of the enclosing section, for which these keys are valid.
+        kinds: values of ``kind`` for which these keys are valid; ``kind`` is a key of this or of the enclosing section.
         standing: "required", "may be left out", "none unless given" or "a list".
-        keys: the keys in the order of the config.
+        keys: the keys, in the order of the config.
     """
 
     name: str
@@ -72,10 +72,10 @@ class Block:
 
 
 def blocks(config: type[BaseModel] = RunConfig, *, installed: bool = False) -> tuple[Block, ...]:
-    """Return every section and kind of section of a config, in order.
+    """Return every section of a config, and every kind of each section, in order.
 
     Args:
-        installed: whether to list the kinds of installed packages too, by name, without importing them.
+        installed: whether to also list the kinds of installed packages, by name and without importing them.
     """
     schema = _with_installed(_schema_of(config)) if installed else _schema_of(config)
     listed = list(_blocks(schema, _Place("", "required"), schema))
@@ -93,7 +93,7 @@ def _schema_of(config: type[BaseModel]) -> Node:
 
 
 def _with_installed(node: Any) -> Any:
-    """Return the schema with the kinds that installed packages register, inserted at the nodes of their families."""
+    """Return the schema with the kinds that installed packages register, each added to its family."""
     if isinstance(node, list):
         return [_with_installed(item) for item in node]
     if not isinstance(node, dict):
@@ -106,10 +106,10 @@ def _with_installed(node: Any) -> Any:
 
 
 def blocks_at(name: str, everything: Sequence[Block]) -> list[Block]:
-    """Return the blocks of a section and of its subsections, or, for a key, its block with that key alone.
+    """Return the blocks of a section and its subsections. For a key, return its block with only this key.
 
     Raises:
-        InputError: there is no such section or key; the message names the nearest name.
+        InputError: the section or key does not exist; the message suggests the nearest name.
     """
     # Nobody types the brackets of a list's name.
     plain = name.replace("[]", "")
@@ -140,8 +140,8 @@ class _Place:
         name: dotted name.
         standing: see ``Block``.
         kinds: kinds of the enclosing section.
-        given: value of the section if the config leaves it out.
-        meaning: meaning of the section at this place, printed before the meaning of its type.
+        given: value of the section if the config omits it.
+        meaning: meaning of the section at this place; it is printed before the meaning of the section's type.
     """
 
     name: str
@@ -195,7 +195,7 @@ def _standing(name: str, default: object) -> str:
 
 
 def _keeping(section: Node, value: Node) -> Node:
-    """Return the section with the defaults of this place, if a partly given section keeps them."""
+    """Return the section with this place's defaults, if they also apply when only some of its keys are set."""
     if not value.get("x-keeps-defaults"):
         return section
     # Pydantic's schema gives the class's defaults: a field with another default instance, such as pre-training's
@@ -231,7 +231,7 @@ def as_yaml(value: Any) -> str:
 
 
 def _words(text: str) -> str:
-    """Return the first paragraph on one line, without code marks."""
+    """Return the first paragraph as one line, without code marks."""
     return " ".join(text.split("\n\n")[0].split()).replace("``", "'")
 
 
@@ -245,7 +245,7 @@ def _target(node: Node, schema: Node) -> Node:
 
 
 def _sections(node: Node, schema: Node) -> list[Node]:
-    """Return the objects that are valid here, or in the list that is valid here."""
+    """Return the objects that are allowed here; for a list, the objects that it may contain."""
     if "$ref" in node:
         return _sections(_target(node, schema), schema)
     if "properties" in node:
@@ -257,7 +257,7 @@ def _sections(node: Node, schema: Node) -> list[Node]:
 
 
 def _installed(node: Node, schema: Node) -> list[Registered]:
-    """Return the kinds of installed packages that are valid here, or in the list that is valid here."""
+    """Return the kinds of installed packages that are allowed here; for a list, the kinds that it may contain."""
     if "$ref" in node:
         return _installed(_target(node, schema), schema)
     if "properties" in node:
@@ -269,7 +269,7 @@ def _installed(node: Node, schema: Node) -> list[Registered]:
 
 
 def _allowed(node: Node, schema: Node) -> str:
-    """Return the allowed values in words."""
+    """Return a text about the allowed values."""
     if "$ref" in node:
         return _allowed(_target(node, schema), schema)
     if "const" in node:
@@ -296,7 +296,7 @@ def _allowed(node: Node, schema: Node) -> str:
 
 
 def _range(node: Node) -> str:
-    """Return a number's type and range."""
+    """Return a text about the type and range of a number."""
     low, above = node.get("minimum"), node.get("exclusiveMinimum")
     high, below = node.get("maximum"), node.get("exclusiveMaximum")
     # "integer from 1" reads better than "integer above 0", and is the same set.
@@ -312,7 +312,7 @@ def _range(node: Node) -> str:
 
 
 def lines(blocks: Sequence[Block], width: int = WIDTH) -> list[str]:
-    """Return the sections, one after the other: key, allowed values, default, meaning."""
+    """Return the printed lines of each section: key, allowed values, default, meaning."""
     printed: list[str] = []
     for block in blocks:
         title = textwrap.wrap(_title(block), width, subsequent_indent="    ")
@@ -326,7 +326,7 @@ def lines(blocks: Sequence[Block], width: int = WIDTH) -> list[str]:
 
 
 def without_kind(block: Block) -> list[Key]:
-    """Return the keys, without ``kind`` if the title contains it."""
+    """Return the keys of a block, except ``kind`` if the title already contains it."""
     # Pydantic gives a kind's docstring to the key ``kind`` too: it would stand twice on the page.
     return [key for key in block.keys if key.meaning != block.meaning]
 
@@ -339,7 +339,7 @@ def _title(block: Block) -> str:
 
 
 def default_in(key: Key, block: Block) -> str:
-    """Return the default in words, with the default for a section that is given without the key, if it differs."""
+    """Return the default as text. Adds the default for a section that is present without the key, if it differs."""
     if key.required or key.default is None:
         return "required"
     if key.default_alone is None:
@@ -348,9 +348,9 @@ def default_in(key: Key, block: Block) -> str:
 
 
 def file_schema(config: type[BaseModel] = RunConfig, title: str = "A file for heldin run") -> dict[str, Any]:
-    """Return the schema of a file: a whole config, or, with ``extends``, the differing part of one.
+    """Return the schema of a file: a whole config, or a file with ``extends`` that has only the differing keys.
 
-    In such a part no key is required, because the other file may have it.
+    A file with ``extends`` has no required keys, because the other file may have them.
     """
     whole = config.model_json_schema()
     partial = _relaxed(whole)
@@ -369,7 +369,7 @@ def file_schema(config: type[BaseModel] = RunConfig, title: str = "A file for he
 
 
 def _relaxed(node: Any) -> Any:
-    """Return the schema with no key required. A section's kind may then be open, so anyOf replaces oneOf."""
+    """Return the schema without required keys. anyOf replaces oneOf, because the kind of a section may be missing."""
     if isinstance(node, list):
         return [_relaxed(item) for item in node]
     if not isinstance(node, dict):

@@ -17,7 +17,7 @@ PACKAGES = ("torch", "transformers", "tokenizers", "peft", "accelerate", "numpy"
 
 
 def environment(seconds: Mapping[str, float]) -> Environment:
-    """Return versions, source revision, device, and the seconds of each stage, which for a run are summed over all
+    """Return versions, source revision, device, and the seconds of each stage. A run sums its seconds over all
     calls."""
     return Environment(
         heldin=version(),
@@ -33,7 +33,7 @@ def environment(seconds: Mapping[str, float]) -> Environment:
 
 
 def _peak_memory() -> int:
-    """Return peak memory in bytes: of the GPU if there is one, else of this process."""
+    """Return the peak memory in bytes: the GPU's if there is a GPU, else this process's."""
     device = default_device()
     if device.type == "cuda":
         return highest_peak(device)
@@ -49,7 +49,7 @@ def _peak_memory() -> int:
 
 
 def _git_revision() -> str | None:
-    """Return the revision of this code's checkout, with "+changes" if files were modified; None outside a checkout."""
+    """Return the Git revision of this code, with "+changes" if files were modified; None outside a checkout."""
     # Resolved: imports come through the links in src/heldin.
     folder = Path(__file__).resolve().parent
     # Asked first, or git would answer with the repository of whoever installed heldin in a folder of theirs.

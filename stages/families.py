@@ -1,4 +1,4 @@
-"""Every family of kinds, by the name in its entry-point group; a family is imported on first use."""
+"""Every family of kinds, by the name of its entry-point group. A family is imported when it is first used."""
 
 import importlib
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ FAMILIES = {
 
 
 def family(name: str) -> Family[Any]:
-    """Return the family with this name. Raises InputError, with a list of all names, if there is none."""
+    """Return the family with this name. For an unknown name, raises InputError with a list of all names."""
     if name not in FAMILIES:
         raise InputError(f"there is no family '{name}' of kinds: choose from {', '.join(FAMILIES)}")
     module, _, attribute = FAMILIES[name].partition(":")
@@ -33,23 +33,23 @@ def family(name: str) -> Family[Any]:
 
 
 def require_same_code(kinds: Sequence[Origin]) -> None:
-    """Check that every kind named in a record has the code that made the record: ``Family.require_same_code``."""
+    """Check that each kind in a record has the code that made the record; see ``Family.require_same_code``."""
     for origin in kinds:
         family(origin.family).require_same_code(origin)
 
 
 def keep_code(config: BaseModel, folder: Path) -> None:
-    """Write the kinds of other packages in a config, with a hash of their code, to a job's new folder, if there are
-    any."""
+    """Write the other packages' kinds in a config, with a hash of their code, to a job's new folder. Writes nothing if
+    there are none."""
     if kinds := origins_in(config):
         content = [origin.model_dump(mode="json") for origin in kinds]
         write_artefact(folder / KINDS, strict_json({"kinds": content}) + "\n")
 
 
 def require_kept_code(folder: Path) -> None:
-    """Check that the installed code is the code with which a job's folder was begun.
+    """Check that the installed code is the code that began a job's folder.
 
-    Raises InputError if the code differs, or if the folder's list cannot be read.
+    Raises InputError if the code differs, or if the folder's list of code is unreadable.
     """
     path = folder / KINDS
     if path.is_file():

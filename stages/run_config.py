@@ -1,4 +1,4 @@
-"""The configuration of a run: YAML checked by pydantic, with all errors at once and the nearest valid key as a hint."""
+"""The configuration of a run, in YAML, checked by pydantic. All errors are reported at once, with nearest keys."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
@@ -123,7 +123,7 @@ class PretrainConfig(PublicTexts):
     @model_validator(mode="before")
     @classmethod
     def _as_pre_training(cls, content: Any) -> Any:
-        """Fill missing keys of a recipe with the defaults of pre-training, not those of fine-tuning."""
+        """Set missing keys of the recipe to the defaults of pre-training instead of the defaults of fine-tuning."""
         recipe = content.get("recipe") if isinstance(content, dict) else None
         # A Recipe given in code is whole; anything else is left to validation, which names what is wrong with it.
         if not isinstance(recipe, dict):
@@ -270,7 +270,7 @@ class RunConfig(MeasureKeys):
         # is in them: those left would be a selection.
         if self.attack.shadow_models and self.defense.may_halt:
             raise ValueError(
-                "set attack.shadow_models to 0: the filter may halt a training, which then leaves no shadow model"
+                "set attack.shadow_models to 0: the filter may halt a training, and then there is no shadow model"
             )
         return self
 
@@ -405,7 +405,7 @@ class RunConfig(MeasureKeys):
 
 
 def load_config(path: Path, overrides: Sequence[str] = ()) -> RunConfig:
-    """Read a YAML config, merged over the config that it ``extends``, if any, and apply ``a.b=value`` overrides.
+    """Read a YAML config. Merges it over the config that it ``extends``, if any, and applies ``a.b=value`` overrides.
 
     Raises:
         InputError: the file does not exist, is invalid YAML, or has errors; the message lists all of them.
@@ -417,5 +417,6 @@ def load_config(path: Path, overrides: Sequence[str] = ()) -> RunConfig:
 
 
 def parse_config(content: Mapping[str, Any], where: str) -> RunConfig:
-    """Check a config's content; ``where`` names the file in errors. Raises InputError listing every error."""
+    """Check the content of a config; ``where`` names the file in errors. Raises InputError with a list of all
+    errors."""
     return checked(RunConfig, content, where)

@@ -1,4 +1,4 @@
-"""A run's folder, new or with an earlier run of the same config; and the seconds of its stages.
+"""A run's folder, which is new or has an earlier run of the same config; and the seconds of the run's stages.
 
 This module does not import torch.
 """
@@ -37,10 +37,10 @@ _BEFORE_COINS = {
 
 
 class StageSeconds:
-    """Seconds by stage, kept in the run folder.
+    """Seconds of each stage, stored in the run folder.
 
     Attributes:
-        seconds: seconds of each stage, over all calls so far.
+        seconds: seconds of each stage, summed over all calls so far.
     """
 
     def __init__(self) -> None:
@@ -48,7 +48,7 @@ class StageSeconds:
         self._path: Path | None = None
 
     def keep_in(self, folder: Path) -> None:
-        """Keep the seconds in this folder from now on, added to those of earlier calls."""
+        """From now on, store the seconds in this folder, added to the seconds of earlier calls."""
         self._path = folder / SECONDS_FILE
         try:
             earlier = json.loads(self._path.read_text(encoding="utf-8"))
@@ -60,7 +60,7 @@ class StageSeconds:
 
     @contextmanager
     def timed(self, stage: str) -> Iterator[None]:
-        """Add the seconds of this block, even if it ends in an error or an interruption."""
+        """Add the seconds of this block to the stage, even if the block ends in an error or an interruption."""
         started = time.monotonic()
         try:
             yield
@@ -71,7 +71,7 @@ class StageSeconds:
 
 
 def take_folder(config: "RunConfig", out: Path) -> None:
-    """Make the run folder, or check that it belongs to an earlier run of the same config."""
+    """Create the run folder, or check that it belongs to an earlier run of the same config."""
     if not require_folder(config, out):
         private_directory(out)
         keep_code(config, out)
@@ -84,10 +84,10 @@ def write_config(content: dict[str, Any], out: Path) -> None:
 
 
 def require_folder(config: "RunConfig", out: Path) -> bool:
-    """Return whether ``out`` contains an earlier run of the same config; nothing is written.
+    """Return whether ``out`` contains an earlier run of the same config. Writes nothing.
 
     Raises:
-        InputError: it contains other files, or was begun with other code of a package.
+        InputError: the folder contains other files, or a package's code differs from the code that began the run.
     """
     path = out / "config.yaml"
     require_not_purged(out)
@@ -101,7 +101,7 @@ def require_folder(config: "RunConfig", out: Path) -> bool:
             held = is_held(out)
             bare = not held and _without_coins(out)
             lost = ", or remove the folder, which has no coins yet" if bare else ""
-            works = ", and a process works on it" if held else ""
+            works = ", and a process is working on it" if held else ""
             raise InputError(
                 f"'{out}' contains a run of another config ('{changed}' differs){works}: choose another --out{lost}"
             )
@@ -112,7 +112,8 @@ def require_folder(config: "RunConfig", out: Path) -> bool:
 
 @contextmanager
 def for_any_config_without_coins(out: Path) -> Iterator[None]:
-    """Let any later config use the run folder if an input stops the run before any coin; the log stays.
+    """If an input stops the run before any coin is drawn, let a later run use the folder with any config. The log
+    stays.
 
     Only the process that holds the folder may call this.
     """
@@ -130,8 +131,10 @@ def _without_coins(out: Path) -> bool:
 
 
 def take_new_folder(out: Path, purpose: str, besides: Collection[str] = ()) -> None:
-    """Make ``out``, owner-only. Raises InputError, changing nothing, if it is a file or contains other files than
-    ``besides``."""
+    """Create ``out`` with access only for its owner.
+
+    Raises InputError, and changes nothing, if ``out`` is a file or contains files other than ``besides``.
+    """
     _require_empty(out, purpose, besides)
     private_directory(out)
 
@@ -140,5 +143,5 @@ def _require_empty(out: Path, purpose: str, besides: Collection[str] = ()) -> No
     # a lone log is of a call that ended before it wrote anything: no reason to refuse the next
     if out.exists() and (not out.is_dir() or any(file.name not in (LOG, *besides) for file in out.iterdir())):
         article = "an" if purpose[0] in "aeiou" else "a"
-        is_what = "is not empty and holds no such" if out.is_dir() else f"is a file, and no folder for {article}"
+        is_what = "is not empty and contains no such" if out.is_dir() else f"is a file, and no folder for {article}"
         raise InputError(f"'{out}' {is_what} {purpose}: choose another --out")

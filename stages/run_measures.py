@@ -1,4 +1,4 @@
-"""The measures of a run or a planted audit, built from config, users, texts and models."""
+"""The measures of a run or a planted audit, made from config, users, texts and models."""
 
 import functools
 from collections.abc import Callable, Sequence
@@ -32,13 +32,13 @@ from heldin.stages.train.shadows import Shadows
 
 @dataclass(frozen=True)
 class RunModels:
-    """The models of a run, and functions that load others.
+    """The models of a run, with functions that load further models.
 
     Attributes:
-        target: the audited model, possibly behind an endpoint; for a verification, the record's facts about it.
-        base: the model before fine-tuning; for a model that somebody else trained, the reference.
-        in_full: loads target and reference in float32.
-        made_canaries: loads the model with which canary users were made, in float32.
+        target: the audited model, possibly behind an endpoint; in a verification, the record's facts about it.
+        base: the model before fine-tuning; if somebody else trained the model, the reference.
+        in_full: function that loads target and reference in float32.
+        made_canaries: function that loads, in float32, the model that made the canary users.
     """
 
     target: ScoredModel | ModelFacts
@@ -52,11 +52,11 @@ class RunModels:
 def scores_of_run(
     config: RunConfig, data: RunData, models: RunModels, mechanism: Mechanism | None, out: Path
 ) -> TextScores:
-    """Return the measure of all scores.
+    """Return the measure that scores every attack.
 
     Args:
-        mechanism: mechanism of the run, for shadow models; None if heldin trained nothing.
-        out: the run folder, which keeps scores of shadow models.
+        mechanism: mechanism of the run, which shadow models also use; None if heldin trained nothing.
+        out: the run folder, where scores of shadow models are stored.
     """
     attack, texts = config.attack, texts_under_attack(config, data)
     settings = [
@@ -84,7 +84,7 @@ def scores_of_run(
 
 
 def measures_of_run(config: RunConfig, data: RunData, models: RunModels) -> list[Measure[Any]]:
-    """Return the measures other than the scores, in the order of their computation."""
+    """Return the measures other than the scores, in the order in which they are computed."""
     both = (models.target, models.reference)
     measures: list[Measure[Any]] = [*precision_of_run(config, data, models)]
     # Not behind an endpoint: it would learn whose test texts are asked for, which are those held out.
@@ -95,14 +95,14 @@ def measures_of_run(config: RunConfig, data: RunData, models: RunModels) -> list
 
 
 def _beta_of(config: RunConfig) -> float:
-    """Return the beta of the loss of preference pairs. The beta of orpo weighs another term, so the default replaces
-    it."""
+    """Return the beta for the loss of preference pairs. For orpo it is the default, because orpo's beta weighs another
+    term."""
     recipe = config.finetune
     return BETA if recipe.beta is None or recipe.objective is PreferenceName.ORPO else recipe.beta
 
 
 def precision_of_run(config: RunConfig, data: RunData, models: RunModels) -> list[PrecisionShift]:
-    """Return the measure of the effect of a lower precision; empty for float32."""
+    """Return the measure for the effect of lower precision; empty for float32."""
     if config.attack.precision == "fp32":
         return []
     texts = texts_under_attack(config, data)
@@ -117,10 +117,10 @@ def score_references(
     references: Sequence[LanguageModel],
     reporter: Reporter,
 ) -> None:
-    """Write all scores of a run but those of the target to the cache, which runs on the same texts share.
+    """Write all scores of a run, except the target's, to the cache, which later runs on the same texts use.
 
     Args:
-        base: the model before fine-tuning; utility is measured against its loss on test texts.
+        base: the model before fine-tuning; utility compares the target's test loss with its loss.
         references: further reference models.
     """
     plain = texts_under_attack(config, data).read()
@@ -138,7 +138,7 @@ def score_references(
 
 
 def _divergences(config: RunConfig, data: RunData, texts: AttackTexts, reference: LanguageModel) -> list[TextStatistic]:
-    """Return the distance of real users' texts from the reference model (``attacks.reference_divergence``)."""
+    """Return the divergence of each real user's texts from the reference (``attacks.reference_divergence``)."""
     # Training texts of held-out users too: the choice must not depend on the coin.
     own = known_texts(config, data, data.real(texts.texts), "training")
     with closing(ScoreCache(cache_directory() / "scores")) as cache:

@@ -1,1 +1,1 @@
-"""Several defenses in one batch: cells that share coins within a block, and their joint results."""
+"""Compare several defenses in one batch. Cells of a block share coins, and the results are also judged together."""

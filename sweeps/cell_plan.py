@@ -1,6 +1,6 @@
-"""A sweep's folder: the cells, and their plan, fixed and hashed before the coins of the blocks are drawn.
+"""A sweep's folder: its cells, and the plan of all cells. heldin hashes the plan before it draws the blocks' coins.
 
-Tuning comes first: a fixed grid, judged by public users' loss alone, in separate blocks.
+Tuning comes first. It tries a fixed grid in separate blocks, and chooses only by public users' loss.
 
 sweep.json  ledger/coins.json  cells/BLOCK/VARIANT/...  state.json  comparison.json  log.txt
 """
@@ -45,7 +45,8 @@ def placed_cells(sweep: Sweep, out: Path) -> list[PlacedCell]:
 
 
 def plan_of(sweep: Sweep) -> dict[str, Any]:
-    """Return what is fixed before any coin: every cell's config. The number of workers affects no result."""
+    """Return everything that is fixed before any coin: the config of every cell. The number of workers has no
+    effect."""
     cells = [
         {
             "block": block,
@@ -66,10 +67,10 @@ def plan_of(sweep: Sweep) -> dict[str, Any]:
 
 
 def take_sweep(sweep: Sweep, out: Path) -> None:
-    """Make the folder of a sweep, or check that it belongs to an earlier, unfinished call of the same sweep.
+    """Create the folder of a sweep, or check that it belongs to an earlier, unfinished call with the same sweep.
 
     Raises:
-        InputError: the folder contains something else, or a config uses a model inside it.
+        InputError: the folder contains something else, or a config uses a model from inside the folder.
     """
     _refuse_own_models(sweep, out)
     plan = plan_of(sweep)
@@ -96,7 +97,7 @@ def take_sweep(sweep: Sweep, out: Path) -> None:
 
 
 def _half_laid_out(folder: Path) -> bool:
-    """Return whether ``folder`` contains no more than the files of a killed ``take_sweep``."""
+    """Return whether ``folder`` contains nothing but files of a killed ``take_sweep``."""
     if not folder.is_dir() or {path.name for path in folder.iterdir()} - {INDEX, KINDS} != {"ledger"}:
         return False
     return {path.name for path in (folder / "ledger").iterdir() if not path.name.endswith(".tmp")} <= {
@@ -106,12 +107,12 @@ def _half_laid_out(folder: Path) -> bool:
 
 
 def kept_hash(out: Path) -> str:
-    """Return the hash of the folder's plan, which is in every cell's record."""
+    """Return the hash of the plan in the folder. Every cell's record contains this hash."""
     return text_sha256("sweep", (out / PLAN).read_text(encoding="utf-8"))
 
 
 def require_sweep(plan: dict[str, Any], out: Path) -> bool:
-    """Return whether ``out`` contains this sweep; nothing is written. Raises InputError if ``out`` contains another
+    """Return whether ``out`` contains this sweep. Writes nothing. Raises InputError if ``out`` contains another
     sweep."""
     path = out / PLAN
     require_not_purged(out)
@@ -121,19 +122,19 @@ def require_sweep(plan: dict[str, Any], out: Path) -> bool:
     differs = first_difference(_by_name(kept), _by_name(json.loads(json.dumps(plan))))
     if differs:
         raise InputError(
-            f"'{out}' contains another sweep ('{differs}' differs), whose coins are drawn. A variant or block that is"
-            " added later needs coins of its own: choose another --out"
+            f"'{out}' contains another sweep ('{differs}' differs), whose coins are already drawn. A variant or block"
+            " that is added later needs separate coins: choose another --out"
         )
     return True
 
 
 def _by_name(plan: dict[str, Any]) -> dict[str, Any]:
-    """Return the plan with cells by name, so that an error can name a difference."""
+    """Return the plan with cells by name, so an error can name what differs."""
     return {**plan, "cells": {f"{cell['block']}/{cell['variant']}": cell for cell in plan["cells"]}}
 
 
 def _refuse_own_models(sweep: Sweep, out: Path) -> None:
-    """Raise InputError if a config uses a model of a cell: its scores would support no bound
+    """Raise InputError if a config uses a model of a cell, because such scores support no bound
     (docs/theory.md#keys-and-coins)."""
     inside = (out / "cells").resolve()
     for variant in sweep.variants:
@@ -153,7 +154,7 @@ def _drawn_for(block: int, variant: Variant) -> str:
 
 
 def _coins(sweep: Sweep, out: Path) -> dict[str, bytes]:
-    """Return the key of each block's and group's coins, drawn once."""
+    """Return the key of the coins for each block and group. A key is drawn only once."""
     path = out / COINS
     wanted = {_drawn_for(block, variant) for block, variant in sweep.cells()}
     if not path.is_file():
@@ -161,21 +162,23 @@ def _coins(sweep: Sweep, out: Path) -> dict[str, bytes]:
         drawn = {name: new_key().hex() for name in sorted(wanted)}
         private_directory(path.parent)
         write_document(path, drawn)
-    kept = read_document(path, "restore it from a backup; without one this sweep cannot go on: choose another --out")
+    kept = read_document(
+        path, "restore it from a backup; without a backup this sweep cannot continue: choose another --out"
+    )
     return {name: bytes.fromhex(kept[name]) for name in wanted}
 
 
 def tuning_cells(sweep: Sweep, out: Path) -> list[PlacedCell]:
-    """Return the cells that tune a sweep in ``out``; empty without tuning."""
+    """Return the cells for tuning a sweep in ``out``; empty without tuning."""
     return placed_cells(sweep.tuning, out / TUNING) if sweep.tuning else []
 
 
 def tries(sweep: Sweep, out: Path) -> list[Tried]:
-    """Return every tried combination, marking for each variant the first with the least loss.
+    """Return all tried combinations. For each variant, the first combination with the least loss is marked.
 
     Raises:
         InputError: a record cannot be read.
-        ResumableError: a cell has no result; the choice needs all combinations.
+        ResumableError: a cell has no result, but the choice needs all combinations.
     """
     if sweep.tuning is None:
         return []
@@ -205,7 +208,7 @@ def tries(sweep: Sweep, out: Path) -> list[Tried]:
 
 
 def with_choices(sweep: Sweep, tried: Sequence[Tried]) -> Sweep:
-    """Return the sweep with the chosen values in its variants, ready to be planned, hashed and run."""
+    """Return the sweep with the chosen values in its variants. It can then be planned, hashed and run."""
     chosen = {choice.variant: choice.values for choice in tried if choice.chosen}
     return replace(sweep, variants=tuple(_with(variant, chosen.get(variant.name, {})) for variant in sweep.variants))
 

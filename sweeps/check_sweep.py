@@ -1,4 +1,4 @@
-"""Check a sweep before anything is read, made or trained: faults in its cells, and what the cells would do."""
+"""Check a sweep before it starts: find mistakes in its cells, and list what the cells would do."""
 
 import contextlib
 import json
@@ -43,8 +43,8 @@ class CheckedSweep:
     """The result of a check.
 
     Attributes:
-        problems: problems that would stop cells before they start, one line each; may be empty.
-        variants: facts about the cells of each variant, by name of the fact.
+        problems: one line for each problem that would stop cells before they start; may be empty.
+        variants: facts about the cells of each variant; the key is the name of the fact.
     """
 
     problems: tuple[str, ...]
@@ -52,7 +52,7 @@ class CheckedSweep:
 
 
 def check_sweep(sweep: Sweep, out: Path) -> CheckedSweep:
-    """Check every variant like ``heldin run --check``, and change nothing."""
+    """Check every variant as ``heldin run --check`` does. Changes no file."""
     problems = []
     # Once it is tuned, a variant has what was chosen.
     with contextlib.suppress(InputError, ResumableError):
@@ -95,33 +95,38 @@ def lines(checked: CheckedSweep, sweep: Sweep) -> list[str]:
         promise = row["promise"]
         notes.append(f"{row['variant']:<24}  {row['gradients']}{_time(row)}; {promise}")
     notes += [
-        f"note: the plan of {row['variant']} does not fit its data: {figure}"
+        f"note: the plan of {row['variant']} does not match its data: {figure}"
         for row in checked.variants
         for figure in row["misfit"]
     ]
     counts = {row["gradients"] for row in checked.variants}
     if len(counts) > 1:
-        notes.append("note: the variants compute different numbers of gradients: their utility is not at equal compute")
+        notes.append(
+            "note: the variants compute different numbers of gradients: compare their utility with this in mind"
+        )
     notes += _chances(sweep)
     if rule := config.decision:
         notes += [
-            f"rule: {name} promises no epsilon_per_user and cannot pass; as a candidate it makes the others' tests"
+            f"rule: {name} guarantees no epsilon_per_user and cannot pass; as a candidate it makes the others' tests"
             " stricter"
             for name in hopeless(rule, sweep.variants)
         ]
     notes += [
-        f"note: {' and '.join(names)} have the same config: what differs between them is keys and chance"
+        f"note: {' and '.join(names)} have the same config: they differ only by keys and chance"
         for names in _alike(sweep)
     ]
     notes += _duration(checked, sweep)
     groups = {row["group"] for row in checked.variants}
     if len(groups) > 1:
-        notes.append(f"note: {len(groups)} groups of variants have different users or set-asides, and are not compared")
+        notes.append(
+            f"note: {len(groups)} groups of variants have different users or set-asides, so heldin does not compare"
+            " them"
+        )
     return notes
 
 
 def _alike(sweep: Sweep) -> list[list[str]]:
-    """Return the names of variants with equal configs, which is rarely intended."""
+    """Return groups of variants with equal configs. Equal configs are rarely intended."""
     names: dict[str, list[str]] = {}
     # What is tuned has its values later.
     tuned = {name for name, _ in sweep.tried.values()}
@@ -131,7 +136,7 @@ def _alike(sweep: Sweep) -> list[list[str]]:
 
 
 def _duration(checked: CheckedSweep, sweep: Sweep) -> list[str]:
-    """Return the duration of training all cells whose number of gradients is known beforehand."""
+    """Return the duration of training for all cells whose number of gradients is known in advance."""
     known = [row["training_seconds"] for row in checked.variants if row["training_seconds"] is not None]
     if not known:
         return []
@@ -141,12 +146,13 @@ def _duration(checked: CheckedSweep, sweep: Sweep) -> list[str]:
     return [
         f"time: about {counted(max(1, round(minutes)), 'minute')} for the training of"
         f" {counted(len(known) * blocks, 'cell')}, {workers} at a time, by the pace of a few plain batches of full"
-        " length on this machine as it is now; other training, shared work, curves and scoring come on top"
+        " length on this machine now; other training, shared work, curves and scoring take extra time"
     ]
 
 
 def _chances(sweep: Sweep) -> list[str]:
-    """Return, for numbers of users, the probability that a leak-free candidate passes the rule's limit on AUROC."""
+    """Return the probabilities, for several numbers of users, that a candidate without leaks passes the limit on
+    AUROC."""
     rule, blocks = sweep.config.decision, sweep.config.blocks
     limits = (
         [
@@ -168,13 +174,13 @@ def _chances(sweep: Sweep) -> list[str]:
         chances.append(f"{'above 0.99' if chance > 0.99 else f'{chance:.2g}'} with {users:,} audited users")
     return [
         f"rule: in {counted(blocks, 'block')} a candidate that does not leak passes auroc at most {min(limits):g}"
-        f" against one attack, before others have passed, with probability {', '.join(chances)}; less if trainings"
-        " vary or attacks are several"
+        f" against one attack, before other candidates have passed, with probability {', '.join(chances)}; less if"
+        " trainings vary or there are several attacks"
     ]
 
 
 def _time(row: dict[str, Any]) -> str:
-    """Return the duration of training a cell, in words."""
+    """Return a text about the duration of training a cell."""
     if row["training_seconds"] is not None:
         return f", about {row['training_seconds']:,.0f} s"
     if row["seconds_per_1000_gradients"] is not None:
@@ -202,7 +208,7 @@ def _row(name: str, group: str, config: RunConfig, timing: "Timing", gradients: 
 
 
 def _gradients(config: RunConfig, mechanism: Mechanism) -> tuple[str, int | None]:
-    """Return the number of gradients of records in training, in words, and as a number if it does not depend on the
+    """Return a text about the number of records' gradients in training, and the number if it does not depend on the
     data."""
     if not mechanism.protects:
         return f"{config.finetune.epochs:g} gradients of every training record", None
@@ -217,17 +223,17 @@ def _gradients(config: RunConfig, mechanism: Mechanism) -> tuple[str, int | None
 
 
 class Timing:
-    """Measures the speed of each kind of model and text once."""
+    """Measures, once for each kind of model and text, how fast gradients are computed."""
 
     def __init__(self, resources: Resources) -> None:
         self._threads = resources.threads or max(1, len(os.sched_getaffinity(0)) // resources.workers)
         self._known: dict[str, float | None] = {}
 
     def seconds_per_gradient(self, config: RunConfig) -> float | None:
-        """Return seconds per record's gradient in plain training, at full length; None for a model that is not made
+        """Return the seconds per record's gradient in plain training at full length; None for a model that is not made
         here.
 
-        The model has random weights; a GPU is used if there is one.
+        The model has random weights. It runs on a GPU if there is one.
         """
         model, recipe = config.model, config.finetune
         shape = [model.base, model.pretrain and repr(model.pretrain.shape), recipe.sequence_length, recipe.precision]
@@ -250,7 +256,7 @@ class Timing:
 
 
 def _model(config: RunConfig) -> PreTrainedModel | None:
-    """Return the model with random weights; None if it cannot be made here within seconds."""
+    """Return the model with random weights; None if this machine cannot make it within seconds."""
     try:
         shape: Any = shape_of(config)
         with torch.device("meta"):
@@ -269,7 +275,7 @@ def _model(config: RunConfig) -> PreTrainedModel | None:
 
 
 def seconds_per_record(model: PreTrainedModel, recipe: Recipe) -> float:
-    """Time training steps of this model, and return seconds per record."""
+    """Time some training steps of this model. Return the seconds per record."""
     length, arithmetic = recipe.sequence_length, arithmetic_of(recipe.precision, model.device)
     generator = torch.Generator().manual_seed(0)
     vocabulary = int(text_config(model.config).vocab_size)

@@ -1,4 +1,4 @@
-"""The joint results of a sweep's cells: several blocks together, joint verdicts and bounds, and the epsilon of all."""
+"""The joint results of a sweep's cells: means over blocks, joint verdicts and bounds, and one epsilon for all cells."""
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
@@ -51,13 +51,13 @@ def compare_cells(
     """Compare the finished cells of a sweep.
 
     Args:
-        out: folder of the sweep; every record must have the hash of its plan.
+        out: folder of the sweep; every record must contain the hash of its plan.
         states: states of the sweep's cells, by name.
         command: the command line, without names of people.
 
-    A cell is left out, with a message, in these cases: its record has another plan, config, corpus, reference or coins;
-    it shares a training key; or it was scored with another cell's model. Joint results are corrected for every cell of
-    the plan, with or without a result.
+    heldin leaves out a cell, with a message, in these cases: its record has another plan, config, corpus, reference or
+    coins; it shares a training key; or another cell's model scored it. Joint results are corrected for all cells of the
+    plan, with or without a result.
     """
     cells, plan, tuning = placed_cells(sweep, out), kept_hash(out), tuning_cells(sweep, out)
     finished, problems = finished_cells(cells, plan, reporter)
@@ -100,7 +100,7 @@ def _rule(sweep: Sweep) -> Rule | None:
 
 
 def _attacker(finished: Mapping[str, Finished]) -> Attacker | None:
-    """Return the attacker if all finished cells have the same attacker, else None."""
+    """Return the attacker if all finished cells have the same one; otherwise None."""
     attackers = [
         Attacker(
             attack=cell.record.primary_attack,
@@ -116,7 +116,7 @@ def _attacker(finished: Mapping[str, Finished]) -> Attacker | None:
 
 
 def joint_verdicts(finished: Mapping[str, Finished], cells: Sequence[PlacedCell]) -> dict[str, list[JointVerdict]]:
-    """Return every cell's verdicts, with p-values corrected for all cells of the plan and groups of people (Holm)."""
+    """Return each cell's verdicts, with p-values corrected for all planned cells and groups of people (Holm)."""
     own = {
         name: [verdict for verdict in cell.record.judgement.verdicts if verdict.claim != NO_CLAIM]
         for name, cell in finished.items()
@@ -143,7 +143,8 @@ def joint_verdicts(finished: Mapping[str, Finished], cells: Sequence[PlacedCell]
 
 
 def _planned_tests(config: RunConfig) -> int:
-    """Return the maximum number of tests in a cell of this config: for audited users, and each kind of canary user."""
+    """Return the maximum number of tests in a cell of this config: one for audited users and each kind of canary
+    user."""
     return 0 if not config.defense.is_private else 1 + len({spec.kind for spec in config.canaries})
 
 
@@ -205,7 +206,7 @@ def _canaries_answer(record: Record) -> str | None:
 
 
 def _outcome(state: CellState | None, *, refused: bool) -> CellOutcome:
-    """Return the state of a cell that is not compared; ``refused``: its record may not be compared."""
+    """Return the state of a cell that is not compared. ``refused`` means that the comparison excludes its record."""
     if refused or (state is not None and state.code == ExitCode.BAD_INPUT):
         return "refused"
     if state is None or state.code is None:
@@ -214,7 +215,7 @@ def _outcome(state: CellState | None, *, refused: bool) -> CellOutcome:
 
 
 def joint_bound(cell: Finished, cells: int) -> float | None:
-    """Return a bound on epsilon of audited users at alpha / number of planned cells, by a rule fixed before the
+    """Return a bound on audited users' epsilon at level alpha / number of planned cells, by a rule fixed before the
     sweep."""
     # Those audited come first in a record, before canary users.
     own = next((bound for bound in cell.record.judgement.bounds if bound.name == JOINT_RULE), None)
@@ -246,7 +247,7 @@ def _notes(sweep: Sweep, results: Sequence[CellResult], judged: int) -> list[Sta
 
 
 def about_machines(ran: Sequence[Environment]) -> list[Statement]:
-    """Return the differences between the cells' machines: a sweep resumed later, or elsewhere, mixes their results."""
+    """Return the differences between the cells' machines. They occur if a sweep resumes later or on another machine."""
     values_of = [
         ("heldin", {_code(environment) for environment in ran}),
         ("Python", {environment.python for environment in ran}),
@@ -263,7 +264,7 @@ def about_machines(ran: Sequence[Environment]) -> list[Statement]:
 
 
 def _code(ran: Environment) -> str:
-    """Return heldin's version and revision, and whether files were changed since."""
+    """Return heldin's version and revision, and whether files were modified after that revision."""
     if ran.git_revision is None:
         return ran.heldin
     commit, changed, _ = ran.git_revision.partition("+changes")
@@ -271,7 +272,7 @@ def _code(ran: Environment) -> str:
 
 
 def about_epsilon(sweep: Sweep, covered: bool, joint: Composed | None) -> list[Statement]:
-    """Return the privacy cost of the cells together, and whether it covers the choice."""
+    """Return the joint privacy cost of the cells, and whether it includes the choice of a variant."""
     notes = []
     if joint is not None:
         composes = SweepNote.NOT_COMPOSED if joint.epsilon is None else SweepNote.COMPOSED
@@ -293,7 +294,7 @@ def about_epsilon(sweep: Sweep, covered: bool, joint: Composed | None) -> list[S
 
 
 def _about_earlier(config: RunConfig) -> Statement:
-    """Return a variant's statement on earlier releases, which a sweep's epsilon never includes."""
+    """Return a variant's statement about earlier releases, which the epsilon of a sweep never includes."""
     if config.previous is None:
         return EarlierText.NOT_STATED()
     releases = sum(earlier.times for earlier in config.previous)
@@ -301,10 +302,10 @@ def _about_earlier(config: RunConfig) -> Statement:
 
 
 def composed(cells: Sequence[PlacedCell]) -> Composed | None:
-    """Return epsilon of all private cells together, including planned cells; None without a private cell.
+    """Return one epsilon for all private cells, including planned cells; None without a private cell.
 
-    Groups of variants count together: other coins and other set-asides may concern the same people. Shadow models,
-    which a cell trains under its own mechanism on the same users, count as cells.
+    All groups of variants count together, because other coins and other set-asides may concern the same people. Shadow
+    models count as cells, because a cell trains them with its own mechanism on the same users.
 
     Args:
         cells: all cells of a sweep, including tuning cells.
@@ -332,11 +333,11 @@ def composed(cells: Sequence[PlacedCell]) -> Composed | None:
 
 
 def choice_is_covered(sweep: Sweep, cells: Sequence[PlacedCell], tuning: Sequence[PlacedCell]) -> bool:
-    """Return whether the composed epsilon covers the rule's choice for users who are always in.
+    """Return whether the composed epsilon covers the rule's choice for users who are always members.
 
-    The epsilon covers the choice if the rule reads only private cells and audited users' own texts
-    (docs/theory.md#several-trainings-of-one-user): the candidates and all of tuning are private, and separate coins
-    decide which users are audited.
+    It does if the rule reads only private cells and audited users' own texts
+    (docs/theory.md#several-trainings-of-one-user). That is the case if the candidates and all tuning cells are private,
+    and separate coins decide which users are audited.
     """
     rule = sweep.config.decision
     if rule is None:
@@ -352,7 +353,7 @@ def _promises_users(mechanism: Mechanism) -> bool:
 
 
 def _mechanism(cell: PlacedCell) -> Mechanism | None:
-    """Return the cell's mechanism from its plan, or as planned from its config; None if neither is possible."""
+    """Return the mechanism in the cell's plan, or else the one that its config plans; None if neither is possible."""
     path = cell.folder / "plan.json"
     try:
         return read_plan(path) if path.is_file() else mechanism_of(cell.config, plain_steps=1, clip_norm=1.0)

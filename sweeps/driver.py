@@ -1,6 +1,6 @@
-"""Run a sweep: its unfinished cells, each in its own process, so that a crash ends only one cell; then compare them.
+"""Run a sweep. Each unfinished cell runs in its own process, so a crash ends only one cell. Then compare the cells.
 
-The comparison, records and reports can be mirrored elsewhere; ledgers, keys and scores never leave the folder.
+The comparison, records and reports can be mirrored to another place. Ledgers, keys and scores never leave the folder.
 """
 
 from collections.abc import Callable, Iterator
@@ -34,10 +34,10 @@ def run_sweep(sweep: Sweep, out: Path, reporter: Reporter, *, command: str, conn
     Args:
         sweep: the sweep; the same as in an earlier, unfinished call with ``out``.
         command: the command line, for the log.
-        connect: makes the place for running cells, from the sweep's resources and the number of cells.
+        connect: function that makes the place for running cells, given the sweep's resources and the number of cells.
 
     Raises:
-        InputError: ``out`` contains another sweep, another process works in it, or the place does not exist.
+        InputError: ``out`` contains another sweep, another process is working in it, or the place does not exist.
         ResumableError: a tuning cell has no result.
     """
     with one_process_at_a_time(out):
@@ -71,7 +71,7 @@ def run_sweep(sweep: Sweep, out: Path, reporter: Reporter, *, command: str, conn
 
 
 def open_mirror(url: str) -> tuple[Any, str]:
-    """Return the file system of ``url`` and its folder, which is created. Raises InputError if that is impossible."""
+    """Return the file system of ``url`` and its folder. Creates the folder. Raises InputError if this is impossible."""
     try:
         system, folder = fsspec.core.url_to_fs(url)
         system.makedirs(folder, exist_ok=True)
@@ -81,17 +81,17 @@ def open_mirror(url: str) -> tuple[Any, str]:
 
 
 def mirror(out: Path, url: str, *, models: bool, reporter: Reporter) -> int:
-    """Copy the sweep's records, reports and, if asked, models from ``out`` to ``url``, and return the number of files.
+    """Copy records, reports and, if asked, models from ``out`` to ``url``. Return the number of copied files.
 
-    No file is left half copied.
+    An interrupted copy leaves no partial file.
 
     Args:
         out: folder of the sweep.
         url: destination in fsspec's form: a folder, s3://..., gs://...
-        models: whether to copy the cells' models, too.
+        models: whether to also copy the cells' models.
 
     Raises:
-        InputError: the destination cannot be written.
+        InputError: heldin cannot write to the destination.
     """
     system, folder = open_mirror(url)
     files = list(_files(out, models=models))

@@ -1,4 +1,4 @@
-"""The finished cells of a sweep: their records and owner-only files, and which of them may be compared."""
+"""The finished cells of a sweep, with their records and owner-only files, and which of them can be compared."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -22,14 +22,14 @@ from heldin.sweeps.sweep_config import PlacedCell
 
 @dataclass(frozen=True, eq=False)
 class Finished:
-    """A cell with a record, and its owner-only files.
+    """A cell that has a record, with its owner-only files.
 
     Attributes:
         users: names of the n audited users.
         scores: score of each user by the primary attack, shape (n,).
-        member: whether each user is held in, shape (n,).
-        losses: losses of each held-out user.
-        people: the held-in users; empty in an audit of entities alone.
+        member: whether each user is a member, shape (n,).
+        losses: losses of each non-member.
+        people: the members; empty if only entities are audited.
     """
 
     cell: PlacedCell
@@ -42,27 +42,27 @@ class Finished:
 
     @property
     def auroc(self) -> float:
-        """Unrounded AUROC of the primary attack: rounded to a record's three decimals, similar models would not
+        """AUROC of the primary attack, unrounded, because at a record's three decimals similar models would not
         differ."""
         return auroc(*self.sides)
 
     @property
     def loss(self) -> float | None:
-        """Unrounded mean, over held-out users, of the loss on their test texts; None if the record has none."""
+        """Mean over non-members of the loss on their test texts, unrounded; None if the record has no loss."""
         if self.record.utility is None:
             return None
         return float(np.mean([user.loss for user in self.losses.values()]))
 
     @property
     def sides(self) -> tuple[Scores, Scores]:
-        """Scores of held-in and of held-out users."""
+        """Scores of members and scores of non-members."""
         return self.scores[self.member], self.scores[~self.member]
 
 
 def is_finished(folder: Path) -> bool:
-    """Return whether a cell has a record and unchanged tables; otherwise ``heldin run`` makes them again.
+    """Return whether a cell has a record and unchanged tables. Otherwise ``heldin run`` makes them again.
 
-    The ledger and the model are not checked, because no command makes a ledger again.
+    This function does not check the ledger and the model, because no command makes a ledger again.
     """
     try:
         record = read_record(folder / "record.json")
@@ -77,11 +77,11 @@ def is_finished(folder: Path) -> bool:
 def finished_cells(
     cells: Sequence[PlacedCell], plan: str, reporter: Reporter
 ) -> tuple[dict[str, Finished], dict[str, str]]:
-    """Return the comparable cells by name, and the problem of each other cell with a record.
+    """Return the comparable cells by name, and the problem of each other cell that has a record.
 
     Args:
         cells: cells of a sweep, in order.
-        plan: hash of the plan; every record must have it.
+        plan: hash of the plan; every record must contain it.
     """
     finished: dict[str, Finished] = {}
     problems: dict[str, str] = {}
@@ -114,7 +114,7 @@ def read_finished(cell: PlacedCell) -> Finished:
 
 
 def _problems(finished: Mapping[str, Finished], plan: str) -> dict[str, str]:
-    """Return the condition that each cell breaks, of the conditions for sharing coins
+    """Return, for each cell that must not share coins, the condition that it violates
     (docs/theory.md#cells-that-share-coins)."""
     problems: dict[str, str] = {}
     models = {cell.record.target.fingerprint: name for name, cell in finished.items()}
@@ -124,15 +124,15 @@ def _problems(finished: Mapping[str, Finished], plan: str) -> dict[str, str]:
     for name, cell in finished.items():
         record, where, placed = cell.record, cell.record.cell, cell.cell
         if where is None or (where.sweep, where.block, where.variant) != (plan, placed.block, placed.variant.name):
-            problems[name] = "its record is of another plan, which was not fixed before these coins: remove its folder"
+            problems[name] = "its record has another plan, which was not fixed before these coins: remove its folder"
             continue
         stated = masked(placed.config.model_dump(mode="json"))
         if record.config != stated:
-            problems[name] = "its record is of another config than the sweep's plan: remove its folder"
+            problems[name] = "its record has a config that differs from the sweep's plan: remove its folder"
             continue
         if keys[record.split.key_commitment] > 1:
             problems[name] = (
-                "it was trained under the key of another cell, so that they differ by un-noised data: remove its folder"
+                "it was trained with the key of another cell, so the two differ by un-noised data: remove its folder"
             )
             continue
         source = models.get(record.reference.fingerprint, name)
@@ -141,14 +141,14 @@ def _problems(finished: Mapping[str, Finished], plan: str) -> dict[str, str]:
             continue
         # Named alike, made alike: a file or folder that changed meanwhile makes another comparison.
         same = (
-            ("has other coins than", f"{where.block}/{where.group}", record.split.ledger_commitment),
-            ("read another corpus than", placed.config.corpus.model_dump_json(), record.corpus.fingerprint),
-            ("has another reference model than", _reference_of(placed.config), record.reference.fingerprint),
+            ("has coins that differ from", f"{where.block}/{where.group}", record.split.ledger_commitment),
+            ("has a corpus that differs from", placed.config.corpus.model_dump_json(), record.corpus.fingerprint),
+            ("has a reference model that differs from", _reference_of(placed.config), record.reference.fingerprint),
         )
         for relation, key, value in same:
             first, other = seen.setdefault((relation, key), (value, name))
             if first != value:
-                problems[name] = f"it {relation} cell {other}: remove its folder, or start the sweep in a new one"
+                problems[name] = f"it {relation} cell {other}'s: remove its folder, or start the sweep in a new folder"
     return problems
 
 

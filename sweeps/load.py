@@ -1,4 +1,4 @@
-"""Read the file of a sweep: scales, axes multiplied out, variants grouped by their users, and all problems at once."""
+"""Read the file of a sweep: apply scales, multiply axes, group variants by their users, and collect problems."""
 
 import itertools
 import json
@@ -26,13 +26,14 @@ _DEMO = "the built-in demo"
 def load_sweep(
     path: Path, overrides: Sequence[str] = (), scale: str | None = None, of_base: Sequence[str] = ()
 ) -> Sweep:
-    """Read a sweep's file, at another scale if one is given, and apply ``a.b=value`` overrides.
+    """Read a sweep's file, at the given scale if there is one, and apply ``a.b=value`` overrides.
 
     Args:
-        of_base: overrides of the base config of all variants.
+        of_base: overrides for the base config, which all variants share.
 
     Raises:
-        InputError: file or scale do not exist, or the file or a variant has errors; the message lists all of them.
+        InputError: the file or the scale does not exist, or the file or a variant has errors; the message lists all
+            errors.
     """
     content = read_config(path)
     if "corpus" in content and "variants" not in content:
@@ -43,7 +44,7 @@ def load_sweep(
     if scale is not None:
         scales = content.get("scales") or {}
         if not isinstance(scales, dict) or scale not in scales:
-            known = f"it has {', '.join(map(str, scales))}" if scales else "it has none"
+            known = f"choose from {', '.join(map(str, scales))}" if scales else "the file has no scales"
             raise InputError(f"{path}: there is no scale '{scale}'; {known}")
         over = {} if scales[scale] is None else scales[scale]
         if not isinstance(over, dict):
@@ -59,7 +60,7 @@ def load_sweep(
 
 
 def _scaled(content: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
-    """Return the content changed by a scale, sections key by key; keys that the scale sets to null are removed."""
+    """Return the content after the changes of a scale, key by key. Keys that the scale sets to null are removed."""
     both = {
         key: _scaled(content[key], over[key])
         for key in over
@@ -69,10 +70,10 @@ def _scaled(content: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
 
 
 def sweep_of(config: SweepConfig, base: dict[str, Any], where: str) -> Sweep:
-    """Return a sweep of variants of the config ``base``; ``where`` is its name in errors.
+    """Return the sweep of the variants of the config ``base``. ``where`` is the sweep's name in errors.
 
     Raises:
-        InputError: a variant, the axes or the rule have errors; the message lists all of them.
+        InputError: a variant, the axes or the rule have errors; the message lists all errors.
     """
     problems = [f"axes.{name}: no such variant" for name in config.axes if name not in config.variants]
     contents = list(_multiplied(config))
@@ -117,7 +118,7 @@ def demo_sweep(*, every: bool = False, rows: MadeUpRows = MadeUpRows.MAILS) -> S
 def _parsed(
     contents: Sequence[tuple[str, dict[str, Any]]], base: dict[str, Any]
 ) -> tuple[tuple[Variant, ...], list[str]]:
-    """Return the variants with these names and contents, each a change of ``base``, and their problems."""
+    """Return the variants with these names and contents, each a change to ``base``; and their problems."""
     configs: dict[str, RunConfig] = {}
     problems = []
     for name, content in contents:
@@ -140,10 +141,10 @@ def _parsed(
 def _tuned(
     config: SweepConfig, contents: Sequence[tuple[str, dict[str, Any]]]
 ) -> tuple[list[tuple[str, dict[str, Any]]], dict[str, tuple[str, dict[str, Any]]]]:
-    """Return the contents with the first values of the grid, and all tries by name.
+    """Return the contents with the first values of the grid, and all combinations to try, by name.
 
     Raises:
-        InputError: two tries of a variant have the same values.
+        InputError: two combinations of a variant have the same values.
     """
     changed: list[tuple[str, dict[str, Any]]] = []
     tried: dict[str, tuple[str, dict[str, Any]]] = {}
@@ -157,15 +158,15 @@ def _tuned(
                 label = label if re.match(NAME, label) else f"{name}-try-{i + 1}"
                 if label in tried:
                     raise InputError(
-                        f"tune.over: two tries have the name '{label}', because a value appears twice in a grid."
-                        " Remove one"
+                        f"tune.over: two combinations have the name '{label}', because a value is in a grid twice."
+                        " Remove one of the values"
                     )
                 tried[label] = (name, chosen)
     return changed, tried
 
 
 def _grid_of(config: SweepConfig, name: str) -> dict[str, list[Any]]:
-    """Return the grid of a variant: its own, or that of the variant whose axes made it."""
+    """Return the grid of a variant: its own, or the grid of the variant from which axes made it."""
     over = config.tune.over if config.tune else {}
     made_of = {made: origin for origin, made in _origins(config)}
     return over.get(name) or over.get(made_of[name], {})
@@ -177,7 +178,7 @@ def _tuning(
     tried: Mapping[str, tuple[str, dict[str, Any]]],
     base: dict[str, Any],
 ) -> tuple[Sweep | None, list[str]]:
-    """Return the sweep of all tries, and its problems."""
+    """Return the sweep of all combinations to try, and its problems."""
     if config.tune is None:
         return None, []
     known = {name for names in _origins(config) for name in names}
@@ -194,7 +195,7 @@ def _tuning(
     variants, wrong = _parsed(trials, base)
     for variant in variants:
         if variant.config.corpus.public_validation is None:
-            lacking = "has no corpus.public_validation, whose loss would judge it"
+            lacking = "needs corpus.public_validation, because tuning chooses by the loss of these users"
             problems.append(f"tune: variant '{variant.name}' {lacking}")
             break
     own = config.model_copy(
@@ -209,14 +210,14 @@ def _tuning(
 
 
 def with_values(content: dict[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the content with dotted keys set."""
+    """Return the content after setting dotted keys to values."""
     for key, value in values.items():
         content = merged(content, _nested(key, value))
     return content
 
 
 def _multiplied(config: SweepConfig) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield names and contents of all variants, with axes multiplied out."""
+    """Yield the names and contents of all variants after multiplying the axes."""
     for name, content in config.variants.items():
         axes = config.axes.get(name, {})
         for values in _combinations(axes):
@@ -224,7 +225,7 @@ def _multiplied(config: SweepConfig) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def _origins(config: SweepConfig) -> Iterator[tuple[str, str]]:
-    """Yield each variant of the file with the names that the axes make from it."""
+    """Yield each variant in the file with each name that the axes make from it."""
     for name in config.variants:
         axes = config.axes.get(name, {})
         for values in _combinations(axes):
@@ -237,8 +238,8 @@ def _combinations(grid: Mapping[str, Sequence[Any]]) -> Iterator[dict[str, Any]]
 
 
 def _named(name: str, values: Mapping[str, Any], grid: Mapping[str, Sequence[Any]]) -> str:
-    """Return a name made of the last parts of keys and values; rules about users, which may contain names, get a
-    number."""
+    """Return a name from the last parts of keys and values. Rules about users get a number, because they may contain
+    names."""
     parts = []
     for key, value in values.items():
         last = key.rsplit(".", 1)[-1]
@@ -252,7 +253,7 @@ def _nested(key: str, value: Any) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> str:
-    """Return a value as a part of a folder's name."""
+    """Return a value in a form that can be part of a folder's name."""
     text = value if isinstance(value, str) else json.dumps(value, default=str)
     return re.sub(r"[^A-Za-z0-9.-]+", "-", text).rstrip("-") or "empty"
 
@@ -272,7 +273,7 @@ def _grouped(configs: Mapping[str, RunConfig]) -> tuple[Variant, ...]:
 
 
 def _canaries_differ(variants: Sequence[Variant]) -> Iterator[str]:
-    """Yield problems of variants whose canary users differ from those of their group's first variant."""
+    """Yield a problem for each variant whose canary users differ from those of its group's first variant."""
     by_name = {variant.name: variant for variant in variants}
     for variant in variants:
         first = by_name[variant.group]
@@ -285,7 +286,7 @@ def _canaries_differ(variants: Sequence[Variant]) -> Iterator[str]:
 
 
 def _rule_problems(config: SweepConfig, variants: Sequence[Variant]) -> Iterator[str]:
-    """Yield reasons why the rule cannot be applied to these variants."""
+    """Yield the reasons why the rule cannot be applied to these variants."""
     rule = config.decision
     if rule is None:
         return
@@ -295,15 +296,15 @@ def _rule_problems(config: SweepConfig, variants: Sequence[Variant]) -> Iterator
         yield f"decision.candidates: there is no variant '{missing[0]}'. Choose from {', '.join(map(repr, by_name))}"
         return
     if len(set(rule.candidates)) < len(rule.candidates):
-        yield "decision.candidates: a variant stands there twice"
+        yield "decision.candidates: a variant is listed twice. Remove it once"
     if len(rule.candidates) > MOST_CANDIDATES:
         yield (
-            f"decision.candidates has {len(rule.candidates)} variants, but at most {MOST_CANDIDATES} are tested,"
+            f"decision.candidates has {len(rule.candidates)} variants, but at most {MOST_CANDIDATES} are allowed,"
             " because each further one makes every test stricter: remove some"
         )
     if len({by_name[name].group for name in rule.candidates}) > 1:
         yield (
-            "decision.candidates: they have different users or set-asides, and cannot be compared. Choose candidates"
+            "decision.candidates: their users or set-asides differ, so they cannot be compared. Choose candidates"
             " of one group"
         )
     if config.blocks < LEAST_BLOCKS:
@@ -316,7 +317,7 @@ def _rule_problems(config: SweepConfig, variants: Sequence[Variant]) -> Iterator
 
 
 def hopeless(rule: DecisionRule, variants: Sequence[Variant]) -> list[str]:
-    """Return the candidates that cannot pass, because they have no epsilon per user and the rule requires one."""
+    """Return the candidates that cannot pass, because the rule requires epsilon_per_user and they have none."""
     if all(requirement.of != "epsilon_per_user" for requirement in rule.require):
         return []
     promised = {variant.name for variant in variants if variant.config.defense.promises_users}

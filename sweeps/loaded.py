@@ -1,9 +1,10 @@
-"""Interpreters that have loaded the modules of a run, and fork for each call of heldin.
+"""Interpreters that have already loaded the modules of a run, and fork for each call of heldin.
 
-Loading torch, transformers and other modules takes about ten seconds on a core, longer than the training of a small
-cell. Each call still has its own process. Calls that use a GPU start a new interpreter: CUDA does not survive a fork.
+Loading torch, transformers and other modules takes about ten seconds on a core. This is longer than the training of a
+small cell. Each call still has its own process. Calls that use a GPU start a new interpreter, because CUDA does not
+survive a fork.
 
-An interpreter reads a line of JSON for each call, and answers with the id of the new process and its exit code.
+An interpreter reads one line of JSON per call, and answers with the id of the new process and, later, its exit code.
 """
 
 import contextlib
@@ -37,10 +38,10 @@ _KILLED = -signal.SIGKILL  # exit code of a process that ended with its interpre
 
 
 class Forked:
-    """A process that an interpreter forked, with the methods of ``subprocess.Popen`` that a sweep uses.
+    """A process that an interpreter forked. It has the methods of ``subprocess.Popen`` that a sweep uses.
 
     Args:
-        release: called if the process has ended and the interpreter still runs.
+        release: function to call when the process has ended, if the interpreter still runs.
     """
 
     def __init__(self, pid: int, interpreter: "subprocess.Popen[bytes]", release: Callable[[], None]) -> None:
@@ -49,7 +50,7 @@ class Forked:
         self._interpreter, self._release = interpreter, release
 
     def wait(self, timeout: float | None = None) -> int:
-        """Return the exit code once the process has ended. Raises ``subprocess.TimeoutExpired``."""
+        """Wait until the process has ended, and return its exit code. Raises ``subprocess.TimeoutExpired``."""
         if self.returncode is None:
             answer = _answer(self._interpreter, timeout)
             # The kernel ends the process with its interpreter.
@@ -70,9 +71,10 @@ class Forked:
 
 
 class Loaded:
-    """Interpreters that have loaded all modules; loading begins at the first call.
+    """Interpreters that have loaded all modules. Loading begins at the first call.
 
-    The thread of the first call must outlive all calls: when it ends, the kernel ends the processes that it started.
+    The thread of the first call must outlive all calls. When this thread ends, the kernel ends the processes that it
+    started.
 
     Args:
         count: maximum number of simultaneous calls.
@@ -80,7 +82,7 @@ class Loaded:
         modules: modules that an interpreter loads.
 
     Attributes:
-        stopped: whether no more calls are forked.
+        stopped: whether ``stop`` was called, so no further calls are forked.
     """
 
     def __init__(self, count: int, threads: int, modules: Sequence[str] = _LOADED) -> None:
@@ -92,11 +94,11 @@ class Loaded:
         self._at_work: set[subprocess.Popen[bytes]] = set()
 
     def fork(self, module: str, words: Sequence[str], threads: int, output: Path) -> Forked | None:
-        """Start ``python -m module words`` in a fork of an idle interpreter; return None if no interpreter can.
+        """Start ``python -m module words`` in a fork of an idle interpreter. Return None if no interpreter can fork.
 
         Args:
             threads: number of threads for the call.
-            output: file to which the call's messages are appended.
+            output: file to which the messages of the call are appended.
         """
         with self._changing:
             if self.stopped:
@@ -139,7 +141,8 @@ class Loaded:
             self._idle.append(interpreter)
 
     def stop(self) -> None:
-        """Fork no more calls, and end the interpreters without a running call, including those still loading."""
+        """Fork no further calls. End the interpreters without a running call, including interpreters that are still
+        loading."""
         with self._changing:
             self.stopped = True
             for interpreter in self._all:
@@ -155,7 +158,7 @@ class Loaded:
 
 
 def end_with_parent(parent: int, number: int) -> None:
-    """Make this process, before its work, receive a signal when the parent ends for any reason."""
+    """Make the kernel send this process a signal when its parent ends for any reason. Call it before any work."""
     # Nobody else ends what a sweep started: not the system if the sweep is killed, nor Ray, which kills its worker.
     _LIBC.prctl(_DIE_WITH_PARENT, number)
     if os.getppid() != parent:  # it was gone before it was asked for
@@ -172,7 +175,7 @@ def _answer(interpreter: "subprocess.Popen[bytes]", timeout: float | None) -> in
 
 
 def serve(modules: Sequence[str]) -> None:
-    """Load the modules, and fork for each call on standard input; return in a forked process after its call."""
+    """Load the modules, and fork for each call on standard input. In a forked process, return after its call."""
     # Ctrl-C reaches all of a terminal's group; the calls stop by themselves. Blocked and not ignored, so that a call
     # that is interrupted just after the fork gets the signal once it unblocks it.
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])

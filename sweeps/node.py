@@ -1,6 +1,7 @@
-"""The work of a cluster machine for a sweep: cells, shared work, and a copy of the published files.
+"""The work that a cluster machine does for a sweep: cells, shared work, and copies of the published files.
 
-Machines do not communicate: each reads published files, and writes to its own cache and its cell's folder.
+Machines do not communicate with each other. Each machine reads published files, and writes to its own cache and its
+cell's folder.
 """
 
 import json
@@ -34,7 +35,7 @@ _PAUSE = 1.0  # seconds
 
 @dataclass(frozen=True)
 class SweepBatch:
-    """The data about a sweep that a machine of the cluster needs.
+    """The facts about a sweep that a machine of the cluster needs.
 
     Attributes:
         out: absolute path of the sweep's folder.
@@ -52,25 +53,25 @@ class SweepBatch:
 
     @property
     def home(self) -> Path:
-        """This machine's folder for the sweep, in the cache; it has the machine's name, as machines may share a
+        """This machine's folder for the sweep, in the cache. Its name contains the machine's, as machines may share a
         cache."""
         return keep_in_use(cache_directory() / "sweeps") / f"{self.token}-{socket.gethostname()}"
 
     def process(self, task: Task, slot: Slot, cache: Path) -> Ended:
-        """Run a call with this machine's copy as the cache; the call dies with the caller."""
+        """Run a call that uses this machine's copy as its cache. The call ends when its caller ends."""
         cwd = Path(self.cwd)
         given = {**self.environment, "HELDIN_CACHE_DIR": str(cache)}
         return run_process(task, slot, given, cwd=cwd if cwd.is_dir() else None)
 
 
 def cell(batch: SweepBatch, task: Task, slot: Slot, number: int) -> tuple[Ended, str]:
-    """Run a cell, and return its end and the machine.
+    """Run a cell. Return how it ended, and the name of the machine.
 
     Args:
-        number: number of the published copy that the cell uses.
+        number: number of the published copy for the cell.
 
     Raises:
-        InputError: this machine has another version of heldin, or does not see the folder.
+        InputError: this machine has another version of heldin, or cannot see the folder.
     """
     require_same_code(batch)
     cache = _own_copy(batch, number)
@@ -84,13 +85,13 @@ def cell(batch: SweepBatch, task: Task, slot: Slot, number: int) -> tuple[Ended,
 
 
 def shared(batch: SweepBatch, task: Task, slot: Slot, number: int) -> tuple[Ended, str]:
-    """Make a part of the cells' shared work in this machine's own cache, and return its end and the machine.
+    """Make a part of the cells' shared work in this machine's cache. Return how it ended, and the name of the machine.
 
     Args:
-        number: number of the published copy to start from; 0 if nothing is published yet.
+        number: number of the published copy to start from; 0 if there is none yet.
 
     Raises:
-        InputError: this machine has another version of heldin, or does not see the folder.
+        InputError: this machine has another version of heldin, or cannot see the folder.
     """
     require_same_code(batch)
     with one_process_at_a_time(batch.home, wait=True):
@@ -107,7 +108,7 @@ def shared(batch: SweepBatch, task: Task, slot: Slot, number: int) -> tuple[Ende
 
 
 def publish(batch: SweepBatch, number: int) -> tuple[int, str]:
-    """Copy this machine's work to the sweep's folder; return the number of the copy and the machine."""
+    """Copy this machine's work to the sweep's folder. Return the number of the copy, and the name of the machine."""
     with one_process_at_a_time(batch.home, wait=True):
         with whole_directory(_published(batch.out, number + 1)) as temporary:
             shutil.copytree(batch.home / "work", temporary, dirs_exist_ok=True)
@@ -118,14 +119,14 @@ def publish(batch: SweepBatch, number: int) -> tuple[int, str]:
 
 
 def remove(batch: SweepBatch) -> tuple[None, str]:
-    """Remove this machine's files of the sweep."""
+    """Remove this machine's files for the sweep."""
     shutil.rmtree(batch.home, ignore_errors=True)
     return None, _here()
 
 
 def token(folder: Path) -> str:
-    """Return a name for this sweep's copies on other machines, drawn once; another sweep with the same name has
-    another."""
+    """Return a name for this sweep's copies on other machines. It is drawn once, so it differs between sweeps of equal
+    name."""
     path = folder / "token"
     if not path.is_file():
         write_text(path, new_key().hex()[:24], private=True)
@@ -149,7 +150,7 @@ def part(task: Task) -> str:
 
 
 def _own_copy(batch: SweepBatch, number: int) -> Path:
-    """Return this machine's copy of the published files, made once."""
+    """Return this machine's copy of the published files. The copy is made only once."""
     with one_process_at_a_time(batch.home, wait=True):
         folder = batch.home / str(number)
         if not folder.is_dir():
@@ -160,11 +161,11 @@ def _own_copy(batch: SweepBatch, number: int) -> Path:
 
 
 def require_same_code(batch: SweepBatch) -> None:
-    """Raise InputError if this machine does not see the sweep's folder, or has another version of heldin."""
+    """Raise InputError if this machine cannot see the sweep's folder, or has another version of heldin."""
     path = Path(batch.out) / SHARED / "token"
     if kept_text(path) != batch.token:
         raise InputError(
-            f"machine {socket.gethostname()} does not see {batch.out}: with --ray-address, put the sweep's folder on"
+            f"machine {socket.gethostname()} cannot see {batch.out}: with --ray-address, put the sweep's folder on"
             " a file system that all machines share, under the same path"
         )
     if version() != batch.version:

@@ -1,4 +1,4 @@
-"""Processes of heldin on this machine: each one's share of cores and GPUs, and its output."""
+"""Processes of heldin on this machine: their shares of cores and GPUs, and their output."""
 
 import contextlib
 import os
@@ -37,9 +37,9 @@ class Task:
     """A call of heldin.
 
     Attributes:
-        words: arguments of the command line, or of ``module``.
-        progress: file for the call's output, on a file system that the driver can read.
-        folder: the cell's folder; None for shared work.
+        words: command-line arguments, of heldin or of ``module``.
+        progress: file for the output of the call, on a file system that the driver can read.
+        folder: folder of the cell; None for shared work.
         module: module to run.
     """
 
@@ -51,13 +51,13 @@ class Task:
 
 @dataclass(frozen=True)
 class Ended:
-    """The end of a process.
+    """How a process ended.
 
     Attributes:
-        code: exit code of the process, negative if a signal ended it.
-        reason: reason of a failure, without quoted text.
-        seconds: duration of the process, without earlier waiting.
-        halted: whether a cell ended normally without a record, because a filter halted its training.
+        code: exit code of the process; negative if a signal ended it.
+        reason: reason of a failure, without quoted texts.
+        seconds: duration of the process, without the time that it waited.
+        halted: whether a filter halted the cell's training, so the cell ended normally without a record.
     """
 
     code: int
@@ -68,13 +68,13 @@ class Ended:
 
 @dataclass(frozen=True)
 class Slot:
-    """A call's share of a machine.
+    """The share of a machine that a call gets.
 
     Attributes:
         threads: number of threads per process.
-        processes: number of processes that share the training; torchrun starts them if there are several.
-        gpus: visible GPUs, by CUDA's names; None: unchanged.
-        loaded: interpreters that may fork for the call; None: a new interpreter is started.
+        processes: number of processes that train together; torchrun starts them if there are several.
+        gpus: the GPUs that the call sees, by CUDA's names; None: all that this process sees.
+        loaded: interpreters that may fork for the call; None: start a new interpreter.
     """
 
     threads: int
@@ -84,40 +84,40 @@ class Slot:
 
 
 class CellPlace(Protocol):
-    """The place of cells: this machine, or a cluster.
+    """The place where cells run: this machine, or a cluster.
 
     Attributes:
         width: maximum number of simultaneous cells.
-        describes: one line with the machines and their resources.
+        describes: one line about the machines and their resources.
     """
 
     width: int
     describes: str
 
     def run(self, task: Task) -> Ended:
-        """Run a cell. Several threads may call this at once."""
+        """Run a cell. Several threads may call this method at the same time."""
         ...
 
     def share(self, task: Task) -> Ended:
-        """Make the shared work of cells, one call after another."""
+        """Make the shared work of cells. The calls run one after another."""
         ...
 
     def publish(self) -> None:
-        """Publish the shared work, once all of it is made."""
+        """Publish the shared work after all of it is made."""
         ...
 
     def stop(self, *, alone: bool) -> None:
         """Stop processes that the interrupt did not reach.
 
         Args:
-            alone: whether the interrupt reached only this process, as SIGTERM does, rather than the terminal's whole
-                group.
+            alone: whether the interrupt reached only this process, as SIGTERM does, and not the terminal's whole
+                process group.
         """
         ...
 
 
 class Machine:
-    """This machine: ``resources.workers`` cells at a time, each on its share of cores and GPUs."""
+    """This machine. It runs ``resources.workers`` cells at a time, each with a share of cores and GPUs."""
 
     def __init__(self, resources: Resources, cells: int) -> None:
         self.width = min(resources.workers, max(1, cells))
@@ -142,7 +142,7 @@ class Machine:
         self._stopped = False
 
     def run(self, task: Task) -> Ended:
-        """Run the call once a slot is free, unless the sweep was stopped before."""
+        """Run the call when a slot is free, unless the sweep is stopped before."""
         slot = self._slots.get()
         try:
             return Ended(_INTERRUPTED) if self._stopped else run_process(task, slot)
@@ -150,19 +150,19 @@ class Machine:
             self._slots.put(slot)
 
     def share(self, task: Task) -> Ended:
-        """Run the call with all cores."""
+        """Run the call on all cores."""
         return run_process(task, self._alone)
 
     def publish(self) -> None:
         """Do nothing: the shared work is already in this machine's cache."""
 
     def stop(self, *, alone: bool) -> None:
-        """Interrupt the cells, unless Ctrl-C did, and kill those that have not ended after some seconds.
+        """Interrupt the cells, unless Ctrl-C already did. After some seconds, kill the cells that are still running.
 
         Killed cells resume from their last checkpoints.
 
         Args:
-            alone: whether the interrupt reached only this process; Ctrl-C reaches the terminal's whole group.
+            alone: whether the interrupt reached only this process. Ctrl-C reaches the terminal's whole process group.
         """
         self._stopped = True
         if self._loaded is not None:
@@ -194,7 +194,7 @@ class Machine:
 
 
 def visible_gpus() -> list[str]:
-    """Return the GPUs that a process started here would see, by CUDA's names."""
+    """Return the GPUs that a process started now would see, by CUDA's names."""
     listed = os.environ.get("CUDA_VISIBLE_DEVICES")
     if listed is not None:
         return [name.strip() for name in listed.split(",") if name.strip() not in ("", "-1")]
@@ -207,12 +207,12 @@ def visible_gpus() -> list[str]:
 
 
 def run_process(task: Task, slot: Slot, on: Mapping[str, str] | None = None, *, cwd: Path | None = None) -> Ended:
-    """Run a call of heldin to its end; its output goes to ``task.progress``.
+    """Run a call of heldin until it ends. Its output goes to ``task.progress``.
 
     Args:
-        slot: the call's share of the machine.
-        on: further environment variables, on a cluster machine, where the call is killed with its parent process; None:
-            the call is told to end when its parent ends, and stops at a resumable point.
+        slot: the share of the machine for the call.
+        on: further environment variables, for a cluster machine, which kills the call when its parent process ends;
+            None: the call is asked to end when its parent ends, and stops at a point from which it can resume.
         cwd: folder for relative paths; None: this process's folder.
     """
     task.progress.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -250,7 +250,7 @@ def run_process(task: Task, slot: Slot, on: Mapping[str, str] | None = None, *, 
 def _started(
     task: Task, slot: Slot, on: Mapping[str, str] | None, cwd: Path | None, output: IO[bytes]
 ) -> subprocess.Popen[bytes]:
-    """Return a call, just started in its own interpreter."""
+    """Start a call in its own interpreter, and return its process."""
     given = {"OMP_NUM_THREADS": str(slot.threads), **(on or {})}
     if slot.gpus is not None:
         given["CUDA_VISIBLE_DEVICES"] = ",".join(slot.gpus)
@@ -275,7 +275,7 @@ def _ended(process: _Process) -> int:
 
 
 def _kill(*processes: _Process) -> None:
-    """Kill processes and all their children, such as torchrun's."""
+    """Kill processes with all their children, such as the children of torchrun."""
     started: list[psutil.Process] = []
     # Of all before the first is killed: whose thread then ends may take others along, and what those started is left.
     for process in processes:
@@ -297,16 +297,16 @@ def command(task: Task, slot: Slot) -> list[str]:
 
 
 def last_line(progress: Path) -> str:
-    """Return the last line that a process printed, without quoted text; empty if it printed nothing."""
+    """Return the last line of a process's output, without quoted texts; empty if there is no output."""
     lines = _lines(progress)
     return without_names(lines[-1]) if lines else ""
 
 
 def why(progress: Path, code: int) -> str:
-    """Return why a process failed, without quoted text, which may be a user's name, because the line is published.
+    """Return the reason why a process failed. It is published, so it omits quoted texts, which may be user names.
 
     Args:
-        progress: file with the process's output.
+        progress: file with the output of the process.
     """
     lines = _lines(progress)
     # Under torchrun others speak after the line that matters.
@@ -330,7 +330,7 @@ def without_names(line: str) -> str:
     return (
         line
         if first is None
-        else f"{line[: first.start()]}... (heldin run with this cell's config.yaml says all of it)"
+        else f"{line[: first.start()]}... (heldin run with this cell's config.yaml prints the whole line)"
     )
 
 

@@ -1,7 +1,7 @@
-"""A Ray cluster for the cells of a sweep. All machines share the sweep's folder, but not their caches.
+"""A Ray cluster that runs the cells of a sweep. All machines share the sweep's folder, but not their caches.
 
 One machine makes the cells' shared work in its own cache, and publishes all of it in ``OUT/shared``. Every machine
-copies it before its first cell. So no two machines use the same SQLite file or cache lock.
+copies this folder before its first cell. Therefore no two machines use the same SQLite file or cache lock.
 """
 
 import contextlib
@@ -32,15 +32,16 @@ _MODELS = ("pretrained", "references")
 
 
 class Cluster:
-    """Machines behind one Ray address, running as many cells at a time as CPUs and GPUs allow."""
+    """The machines at one Ray address. They run as many cells at a time as their CPUs and GPUs allow."""
 
     def __init__(self, resources: Resources, cells: int, *, address: str, out: Path) -> None:
         """Connect to the cluster.
 
         Args:
-            resources: ``workers`` is the number of cells on the smallest machine, unless ``threads`` is set.
-            address: HOST:PORT of the cluster, which includes this machine, or ``auto`` for the cluster that Ray finds.
-            out: absolute path of the sweep's folder, the same on every machine.
+            resources: resources of the sweep; ``workers`` is the number of cells on the smallest machine, unless
+                ``threads`` is set.
+            address: HOST:PORT of a cluster that includes this machine, or ``auto`` for the cluster that Ray finds.
+            out: absolute path of the sweep's folder, which must be the same on every machine.
 
         Raises:
             InputError: Ray is not installed, no cluster answers at the address, or no machine has room for a cell.
@@ -75,14 +76,14 @@ class Cluster:
         self.describes = f"Ray at {address}, {counted(len(machines), 'machine')}, {counted(threads, 'thread')} each"
 
     def run(self, task: Task) -> Ended:
-        """Run a cell on a machine with room, and again on another machine if the first is lost."""
+        """Run a cell on a machine that has room. If the machine is lost, run the cell again on another machine."""
         ended: Ended
         arguments = (self._batch, task, self._slot, self._published)
         ended, _ = self._on_cluster(node.cell, arguments, self._needs, retries=_RETRIES)
         return ended
 
     def share(self, task: Task) -> Ended:
-        """Make a part of the cells' shared work, unless it is published already; one machine makes all parts."""
+        """Make a part of the cells' shared work, unless it is already published. One machine makes all parts."""
         if node.part(task) in node.parts(self._out):
             return Ended(0)
         where = self._affinity(self._machine) if self._machine else {}
@@ -101,7 +102,7 @@ class Cluster:
             _take_models(self._out / SHARED / str(self._published))
 
     def stop(self, *, alone: bool = True) -> None:
-        """Stop the cells' processes; each resumes from its last checkpoint at the next call.
+        """Stop the processes of the cells. At the next call, each cell resumes from its last checkpoint.
 
         Args:
             alone: unused, because no interrupt reaches other machines.
@@ -122,7 +123,7 @@ class Cluster:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Stop the running cells; if all cells are done, remove the machines' copies."""
+        """Stop the running cells. If all cells are done, remove the copies on the machines."""
         try:
             self.stop()
             if kind is None:
@@ -144,7 +145,7 @@ class Cluster:
     def _on_cluster(
         self, call: Callable[..., Any], arguments: tuple[Any, ...], options: dict[str, Any], *, retries: int
     ) -> tuple[Any, str]:
-        """Return the result of the call, and the machine that ran it."""
+        """Return the result of the call, and the name of the machine that ran it."""
         waiting = self._ray.remote(call).options(max_retries=retries, **options).remote(*arguments)
         with self._lock:
             self._waiting.add(waiting)
@@ -167,7 +168,7 @@ class Cluster:
 
 
 def _take_models(published: Path) -> None:
-    """Copy the new models into this machine's cache, where heldin verify and report look for them."""
+    """Copy new models to this machine's cache, where heldin verify and heldin report search for them."""
     for kind in _MODELS:
         for model in (published / kind).glob("*"):
             own = keep_in_use(cache_directory() / kind) / model.name

@@ -1,4 +1,4 @@
-"""One epsilon for several releases: from plans, run folders, exported folders and sweeps (``heldin.compose``)."""
+"""One epsilon for several releases, given as plans, run folders, exported folders or sweeps (``heldin.compose``)."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,9 +21,9 @@ def compose(
     times: Sequence[int] | None = None,
     pure: Sequence[float] = (),
 ) -> Together:
-    """Return one epsilon(delta) for several releases about the same people, as exact as for one plan.
+    """Return one epsilon(delta) for several releases about the same people. It is as exact as the epsilon of one plan.
 
-    The epsilon holds for plans fixed before the first release (docs/continual.md).
+    The epsilon is valid if all plans are fixed before the first release (docs/continual.md).
 
     >>> import heldin
     >>> from heldin.defenses.choices import ConstantDivisor, FlatClip
@@ -37,16 +37,16 @@ def compose(
     (52, 6.1, 40)
 
     Args:
-        plans: each a Mechanism, a plan.json, or the folder of a run, an export or a sweep. For a sweep every cell
-            counts, including tuning cells and shadow models.
-        delta: delta of the result; None: the plans' own delta, if they all have the same.
-        times: number of releases by each plan, in the order of the plans; None: 1 each.
-        pure: epsilons of further releases by pure mechanisms, such as a private median, at the user level under
+        plans: a Mechanism, a plan.json, or the folder of a run, an export or a sweep for each plan. For a sweep, every
+            cell counts, including tuning cells and shadow models.
+        delta: delta of the result; None: the delta of the plans, if it is the same for all.
+        times: number of releases under each plan, in the order of the plans; None: one release each.
+        pure: epsilons of further releases by pure mechanisms, such as a private median, at the user level with
             add/remove adjacency.
 
     Raises:
-        InputError: a plan is missing, damaged or without a guarantee, plans cannot be combined, or the length of
-            ``times`` differs from the number of plans.
+        InputError: a plan is missing, damaged or without a guarantee; plans cannot be combined; or ``times`` and
+            ``plans`` differ in length.
     """
     if times is not None and len(times) != len(plans):
         raise InputError(
@@ -67,11 +67,11 @@ def compose(
 
 
 def _swept(out: Path) -> list[PlannedRelease]:
-    """Return every training of a sweep, by the plan of its cell or as planned from its config."""
+    """Return every training of a sweep, with the plan of its cell, or else the plan that follows from its config."""
     listed: list[PlannedRelease] = []
     tuned = out / TUNING
     for folder in (out, *([tuned] if (tuned / PLAN).is_file() else [])):
-        cells = read_document(folder / PLAN, "give the folder of a sweep as heldin wrote it").get("cells")
+        cells = read_document(folder / PLAN, "give a folder that heldin sweep wrote").get("cells")
         if not isinstance(cells, list) or not cells:
             raise InputError(f"'{folder / PLAN}' lists no cells: give the folder of a sweep")
         for cell in cells:

@@ -1,4 +1,4 @@
-"""Running the cells of a sweep: first the shared work, then as many cells at a time as the place allows."""
+"""Run the cells of a sweep: first their shared work, then as many cells at a time as the place allows."""
 
 import contextlib
 import json
@@ -28,7 +28,7 @@ _PAUSE = 1.0  # seconds between looks at a cell that another process works on
 
 
 def shared_work(config: RunConfig) -> str:
-    """Return a name for the cached work that a cell of this config uses; cells with the same name share it."""
+    """Return a name for the cached work that a cell of this config uses. Cells with equal names share the work."""
     model = config.model_dump(mode="json")
     recipe = model["finetune"] if any(reference.kind == "public" for reference in config.attack.references) else None
     parts = [model["seed"], model["corpus"], model["model"], model["attack"]["references"], recipe]
@@ -36,7 +36,7 @@ def shared_work(config: RunConfig) -> str:
 
 
 def shared_scores(config: RunConfig) -> str:
-    """Return a name for the texts that a cell of this config scores with shared models; cells with the same name share
+    """Return a name for the texts that shared models score for a cell of this config. Cells with equal names share
     them."""
     model = config.model_dump(mode="json")
     # What is set aside, planted and cut, and all that chooses among it.
@@ -48,11 +48,12 @@ class CellState:
     """The state of a cell.
 
     Attributes:
-        seconds: duration of all processes of the cell so far, except in killed sweeps.
+        seconds: duration of all processes of the cell so far, except those of killed sweeps.
         calls: number of processes of the cell so far.
-        code: exit code of the last process; null before the first.
-        reason: last line of the last process if it failed, without quoted text: no user name may be published.
-        halted: whether a filter ended training without a model, which is a result.
+        code: exit code of the last process; null before the first process.
+        reason: last output line of the last process if it failed. It has no quoted text, because no user name may be
+            published.
+        halted: whether a filter ended training without a model. This is a result.
     """
 
     seconds: float = 0.0
@@ -63,11 +64,11 @@ class CellState:
 
 
 def read_states(out: Path) -> dict[str, CellState]:
-    """Return the states of a sweep's cells by name; empty before the first cell."""
+    """Return the states of a sweep's cells by name; empty before the first cell starts."""
     path = out / STATE
     if not path.is_file():
         return {}
-    content = read_document(path, "remove it; it holds durations, and no result")
+    content = read_document(path, "remove it; it contains durations, and no results")
     return {name: CellState(**state) for name, state in content.items()}
 
 
@@ -78,17 +79,17 @@ def cells_to_do(cells: Sequence[PlacedCell], out: Path) -> list[PlacedCell]:
 
 
 def run_cells(cells: Sequence[PlacedCell], out: Path, place: CellPlace, reporter: Reporter) -> dict[str, CellState]:
-    """Run the cells that have no result yet, and return the states of all cells by name.
+    """Run the cells without a result. Return the states of all cells by name.
 
     Args:
-        place: place for running the cells.
+        place: place where the cells run.
 
     Raises:
-        KeyboardInterrupt: a cell was interrupted.
+        KeyboardInterrupt: the user interrupted a cell.
     """
     states, todo = read_states(out), cells_to_do(cells, out)
     if len(todo) < len(cells):
-        reporter.say(f"sweep: {len(cells) - len(todo)} of {counted(len(cells), 'cell')} are done already")
+        reporter.say(f"sweep: {len(cells) - len(todo)} of {counted(len(cells), 'cell')} are already done")
     # All before the first thread: none adds to what another one writes.
     for cell in todo:
         states.setdefault(cell.name, CellState())
@@ -103,7 +104,7 @@ def run_cells(cells: Sequence[PlacedCell], out: Path, place: CellPlace, reporter
 
 
 class _Running:
-    """Running cells, and the states of all cells."""
+    """The cells that are running, and the states of all cells."""
 
     def __init__(
         self, cells: Sequence[PlacedCell], out: Path, place: CellPlace, states: dict[str, CellState], reporter: Reporter
@@ -116,7 +117,7 @@ class _Running:
         self._stopped = threading.Event()
 
     def to_the_end(self) -> None:
-        """Run all cells."""
+        """Run all cells until they end."""
         with self._reporter.follow(self._standing), ThreadPoolExecutor(self._place.width) as pool:
             try:
                 running = {pool.submit(self._one, cell): cell for cell in self._cells}
@@ -149,7 +150,7 @@ class _Running:
             ended = self._called(cell)
             # What stopped it may be over, such as a full disk or a cache that somebody removed.
             if ended.code == ExitCode.RESUMABLE and not self._stopped.is_set():
-                self._reporter.say(f"cell {cell.name}: {ended.reason}; heldin tries it once more")
+                self._reporter.say(f"cell {cell.name}: {ended.reason}; heldin tries again")
                 ended = self._called(cell)
             cell_state.code, cell_state.reason, cell_state.halted = ended.code, ended.reason, ended.halted
         self._ended[cell.name] = time.monotonic()
@@ -192,7 +193,7 @@ class _Running:
         )
 
     def _left(self) -> str:
-        """Return the number of finished cells, and about how long the others take."""
+        """Return a text with the number of finished cells, and roughly how long the other cells will take."""
         done = len(self._ended)
         failed = sum(self._states[name].code not in FINE for name in self._ended)
         summary = f"{done - failed} of {counted(len(self._cells), 'cell')} done"
@@ -215,7 +216,7 @@ def _done(cell: PlacedCell, states: dict[str, CellState]) -> bool:
 def _with_shared(
     cells: Sequence[PlacedCell], out: Path, place: CellPlace, states: dict[str, CellState], reporter: Reporter
 ) -> list[PlacedCell]:
-    """Make corpus, base and reference models, and the references' scores, once each; return the cells that can now
+    """Make the corpus, base and reference models, and the references' scores, each only once. Return the cells that can
     run."""
     sharing: dict[str, list[PlacedCell]] = {}
     for cell in cells:
@@ -236,14 +237,14 @@ def _with_shared(
             task = Task(tuple(folders), progress, module="heldin.sweeps.shared")
             ended = place.share(task)
             if ended.code == ExitCode.RESUMABLE:
-                reporter.say(f"sweep: shared work: {ended.reason}; heldin tries it once more")
+                reporter.say(f"sweep: shared work: {ended.reason}; heldin tries again")
                 ended = place.share(task)
         if ended.code in (_INTERRUPTED, -signal.SIGINT):
             raise KeyboardInterrupt
         if ended.code:
             for cell in alike:
                 state = states[cell.name]
-                state.code, state.reason = ended.code, f"what it shares could not be made: {ended.reason}"
+                state.code, state.reason = ended.code, f"its shared work failed: {ended.reason}"
                 reporter.say(f"cell {cell.name} failed: {state.reason}")
         else:
             ready += alike
@@ -252,7 +253,7 @@ def _with_shared(
 
 
 def _wait_for(cell: PlacedCell, reporter: Reporter, stopped: threading.Event) -> None:
-    """Wait while a process of a killed sweep still works on the cell, unless somebody stops this sweep."""
+    """Wait while a process of a killed sweep still works on the cell. Stop waiting if somebody stops this sweep."""
     announced = False
     with contextlib.suppress(FileNotFoundError):
         while is_held(cell.folder) and not stopped.is_set():

@@ -1,7 +1,7 @@
-"""Shared work of cells, done once before any of them: ``python -m heldin.sweeps.shared FOLDER...``.
+"""Do the shared work of cells once, before any cell runs: ``python -m heldin.sweeps.shared FOLDER...``.
 
-Corpus, base model, reference models and their scores are kept in the cache. Without this step, all cells would make
-them at the same time. The folders belong to cells that share everything but the scored texts, one cell per block.
+The cache stores corpus, base model, reference models and their scores. Without this step, all cells would make them at
+the same time. The folders belong to cells that share everything except the scored texts, with one cell per block.
 """
 
 import shutil
@@ -26,13 +26,13 @@ SCRATCH = "progress"  # of the sweep's folder; removed when no cell works
 
 
 def make_shared(folders: Sequence[Path], reporter: Reporter) -> None:
-    """Make the shared work of these folders' cells, unless the cache has it.
+    """Make the shared work of the cells in these folders, unless it is in the cache.
 
     Args:
-        folders: folders of cells; all share corpus, base model and reference models.
+        folders: folders of cells with the same corpus, base model and reference models.
 
     Raises:
-        InputError: corpus or models are unusable.
+        InputError: the corpus or a model is unusable.
     """
     config = load_config(folders[0] / "config.yaml")
     corpus = read_corpus(config, reporter)

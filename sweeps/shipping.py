@@ -1,4 +1,4 @@
-"""The rule of a sweep's file, applied to the cells: which candidate may be shipped, and which block's model."""
+"""Apply a sweep's decision rule to its cells: which candidate may be released, and the model of which block."""
 
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -16,7 +16,7 @@ from heldin.words.sweep_page import RuleReason
 
 
 def shipping(sweep: Sweep, records: Mapping[str, Mapping[int, Record]]) -> Shipping | None:
-    """Return the answer of the sweep's rule; None without a rule.
+    """Return the result of the sweep's decision rule; None without a rule.
 
     Args:
         records: records of the finished cells, by variant and block.
@@ -95,8 +95,8 @@ def _candidate(name: str, records: Mapping[int, Record]) -> Candidate:
 
 
 def _aurocs(records: Sequence[Record]) -> list[list[float]]:
-    """Return AUROCs over blocks, by attack and by changed setting. The rule uses the largest confidence limit of
-    these."""
+    """Return AUROCs over blocks, for each attack and each changed setting. The rule uses their largest confidence
+    limit."""
     by_name = [aurocs(record) for record in records]
     return [[block[name].value for block in by_name] for name in by_name[0] if all(name in block for block in by_name)]
 
@@ -109,9 +109,9 @@ def _measurable(rule: DecisionRule, records: Mapping[int, Record]) -> bool:
 
 
 def _own_passing(records: Mapping[int, Record], requirements: Sequence[Requirement]) -> int | None:
-    """Return the first block whose model meets every requirement by its own 95 % intervals; None if there is none.
+    """Return the first block whose model meets every requirement by its own 95 % intervals; None if no model does.
 
-    A model whose own audit finds no leak takes precedence over one whose audit finds a leak.
+    Models without a leak in their own audit take precedence over models with a leak.
     """
     held = {block: held_against(record, requirements) for block, record in records.items()}
     # What is exact is the same for all blocks, and was judged before.
@@ -122,7 +122,7 @@ def _own_passing(records: Mapping[int, Record], requirements: Sequence[Requireme
 
 
 def _preference(rule: DecisionRule, records: Mapping[int, Record]) -> float:
-    """Return the mean of the preferred measure over blocks, with a sign such that larger is better."""
+    """Return the mean of the preferred measure over blocks. Its sign makes larger values better."""
     candidate = _candidate("", records)
     higher = MEASURES[rule.prefer]
     if rule.prefer in candidate.exact:

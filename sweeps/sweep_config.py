@@ -1,4 +1,4 @@
-"""A sweep's config: a base config, variants of it, axes that multiply them, and blocks that repeat all of them."""
+"""A sweep's config: a base config, variants, axes that multiply the variants, and blocks that repeat everything."""
 
 import itertools
 import math
@@ -111,8 +111,8 @@ class Variant:
     """A variant of a sweep.
 
     Attributes:
-        group: the name of the first variant with the same users and set-asides; only these share coins.
-        config: config of its cell in the first block.
+        group: name of the first variant with the same users and set-asides. Only variants of one group share coins.
+        config: config of the variant's cell in the first block.
     """
 
     name: str
@@ -126,9 +126,9 @@ class Sweep:
 
     Attributes:
         config: config of the sweep.
-        variants: variants, with axes multiplied out; tuned variants have the first values of the grid.
-        tuning: the sweep that tunes variants; None without tuning.
-        tried: for each variant of ``tuning``, the variant that it tunes, and its values by key.
+        variants: variants after multiplying the axes; tuned variants have the first values of the grid.
+        tuning: the sweep for tuning variants; None without tuning.
+        tried: for each variant of ``tuning``, the variant that it tunes, and the tried values by key.
     """
 
     config: SweepConfig
@@ -137,8 +137,8 @@ class Sweep:
     tried: Mapping[str, tuple[str, dict[str, Any]]] = field(default_factory=dict)
 
     def of_block(self, variant: Variant, block: int) -> RunConfig:
-        """Return the config of the variant's cell in a block, from 1. Each block has its own seeds for set-asides and
-        training."""
+        """Return the config of the variant's cell in a block, starting at 1. Blocks have separate seeds for set-asides
+        and training."""
         config, later = variant.config, block - 1
         seed = config.seed if config.split.seed is None else config.split.seed
         return config.model_copy(
@@ -158,10 +158,10 @@ class Sweep:
 
 @dataclass(frozen=True)
 class PlacedCell:
-    """A cell and its place.
+    """A cell, with its block and its folder.
 
     Attributes:
-        block: number of the cell's block, from 1.
+        block: number of the cell's block, starting at 1.
         config: config of the cell's run.
         folder: run folder of the cell.
     """
@@ -173,5 +173,5 @@ class PlacedCell:
 
     @property
     def name(self) -> str:
-        """Name of the cell's folder: block and variant."""
+        """Name of the cell's folder, which consists of block and variant."""
         return f"{self.block}/{self.variant.name}"

@@ -1,4 +1,4 @@
-"""The variants of a sweep over its blocks: means, differences from the first variant on the same people, exposure."""
+"""Results of a sweep's variants over its blocks: means, exposure, and differences from the first variant."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -33,7 +33,7 @@ def variant_results(
     """Summarise every variant over the finished cells.
 
     Raises:
-        InputError: cells of one block scored different users, or measured losses of different users.
+        InputError: cells of one block scored different users, or measured the losses of different users.
     """
     by_name = {variant.name: variant.config for variant in sweep.variants}
     compared = []
@@ -52,7 +52,7 @@ def _differing(config: RunConfig) -> Any:
 
 
 def _positions(group: Sequence[VariantResult], finished: Mapping[str, Finished]) -> list[Position]:
-    """Return the positions of a group's variants, in the blocks with all variants; empty if a measure is missing."""
+    """Return the positions of a group's variants, over blocks that have all variants; empty if a measure is missing."""
     cells = {
         variant.name: {f.cell.block: f for f in finished.values() if f.cell.variant.name == variant.name}
         for variant in group
@@ -84,7 +84,7 @@ def _positions(group: Sequence[VariantResult], finished: Mapping[str, Finished])
 
 
 def _like(cells: Sequence[Finished]) -> list[object]:
-    """Return the settings that must be equal before AUROCs and losses are compared."""
+    """Return the settings that must be equal for AUROCs and losses to be comparable."""
     return [(cell.cell.config.attack, *measured_on(cell)) for cell in cells]
 
 
@@ -117,7 +117,7 @@ def _variant(variant: Variant, finished: Mapping[str, Finished], results: Sequen
 
 
 def _promised(mine: Sequence[Finished]) -> dict[str, Any]:
-    """Return the guarantee of the variant's plan, from the variant's first cell."""
+    """Return the guarantee in the variant's plan, taken from its first cell."""
     training = mine[0].record.training if mine else None
     if training is None:
         return dict.fromkeys(("promise", "unit", "epsilon", "delta"))
@@ -133,7 +133,7 @@ def _promised(mine: Sequence[Finished]) -> dict[str, Any]:
 
 
 def _attacked(mine: Sequence[Finished]) -> dict[str, Any]:
-    """Return the success of the attacks, over the blocks."""
+    """Return the success of the attacks over all blocks."""
     if not mine:
         return {"auroc": None}
     estimate = mine[0].record.primary().auroc
@@ -148,7 +148,7 @@ def _attacked(mine: Sequence[Finished]) -> dict[str, Any]:
 
 
 def _useful(mine: Sequence[Finished], done: Sequence[CellResult]) -> dict[str, Any]:
-    """Return the loss on others' texts, over all blocks; None if a block lacks it, because a mean over some would
+    """Return the loss on others' texts over all blocks; None if a block has none, because a mean over fewer would
     differ."""
     gains = [cell.record.utility.gain for cell in mine if cell.record.utility and cell.record.utility.gain]
     losses = [cell.loss for cell in mine if cell.loss is not None]
@@ -163,7 +163,7 @@ def _useful(mine: Sequence[Finished], done: Sequence[CellResult]) -> dict[str, A
 
 
 def _spent(done: Sequence[CellResult]) -> dict[str, Any]:
-    """Return the resources that the cells used, and the shares that their plans foresaw."""
+    """Return the resources that the cells used, and their shares of the planned amounts."""
     fits = [cell.fit for cell in done if cell.fit is not None]
     return {
         "seconds": round(float(np.mean([cell.seconds for cell in done])), 1) if done else None,
@@ -179,7 +179,7 @@ def _gain(cell: Finished) -> float:
 
 
 def _members_flagged(people: Sequence[Flagged]) -> Summary:
-    """Return the number of flagged members of every 100."""
+    """Return the number of flagged members per 100 members."""
     lower, upper = (100.0 * limit for limit in people[0].members_limits)
     shares = [100.0 * each.members_share for each in people]
     return over_blocks(shares, (lower, upper), digits=1, least=0.0, most=100.0)
@@ -188,7 +188,7 @@ def _members_flagged(people: Sequence[Flagged]) -> Summary:
 def _difference(
     pairs: Sequence[Pair], change: Callable[[Finished, Finished], AurocDifference | None], *, digits: int = 3
 ) -> Summary | None:
-    """Return second minus first, in the blocks that have both; None if a block's difference cannot be computed."""
+    """Return second minus first over blocks that have both; None if the difference of a block cannot be computed."""
     changes = [change(*pair) for pair in pairs]
     stated = [difference for difference in changes if difference is not None]
     if not stated or len(stated) < len(changes):
@@ -197,7 +197,7 @@ def _difference(
 
 
 def auroc_change(first: Finished, other: Finished) -> AurocDifference | None:
-    """Return the second AUROC minus the first on the same users; None if the attacks differ, or there is no standard
+    """Return the second AUROC minus the first for the same users; None if attacks differ or there is no standard
     error."""
     # Another attack, or other texts: their difference would not be the defense's.
     if first.cell.config.attack != other.cell.config.attack:
@@ -210,13 +210,13 @@ def auroc_change(first: Finished, other: Finished) -> AurocDifference | None:
 
 
 def loss_change(first: Finished, other: Finished) -> AurocDifference | None:
-    """Return the second loss minus the first on the same held-out users; None if texts differ or users are too few."""
+    """Return the second loss minus the first for the same non-members; None if texts differ or users are too few."""
     if measured_on(first) != measured_on(other):
         return None
     users = sorted(first.losses.keys() & other.losses.keys())
     if len(users) < max(len(first.losses), len(other.losses)):
         raise InputError(
-            f"cells {first.cell.name} and {other.cell.name} were measured on different held-out users, so they cannot"
+            f"cells {first.cell.name} and {other.cell.name} have losses of different non-members, so they cannot"
             " be compared"
         )
     # A cell whose record has no utility has too few of them.
@@ -227,8 +227,8 @@ def loss_change(first: Finished, other: Finished) -> AurocDifference | None:
 
 
 def measured_on(cell: Finished) -> tuple[object, ...]:
-    """Return the settings that determine test texts and their tokens: losses per token of other texts are not
-    comparable."""
+    """Return the settings that determine test texts and tokens. Losses per token are comparable only if these are
+    equal."""
     config = cell.cell.config
     return config.audit.test_texts_per_user, config.attack.max_characters, config.model
 
@@ -239,13 +239,13 @@ def _mean(values: Sequence[int | None]) -> float | None:
 
 
 def _share(pairs: Sequence[tuple[float | None, float | None]]) -> float | None:
-    """Return the mean of first over second; None if there are no pairs, or some are incomplete."""
+    """Return the mean ratio of first to second; None if there are no pairs, or if a pair is incomplete."""
     shares = [first / second for first, second in pairs if first is not None and second]
     return round(float(np.mean(shares)), 3) if shares and len(shares) == len(pairs) else None
 
 
 def canary_points(records: Sequence[Record]) -> list[CanaryPoint]:
-    """Return the AUROC of each kind, length and number of documents over the blocks, if every block has one."""
+    """Return the AUROC over blocks for each kind, length and number of documents that every block has."""
     aurocs_of: dict[tuple[str, int | None, int | None], list[tuple[float, float, float]]] = {}
     for record in records:
         for group in record.canaries.groups if record.canaries else []:
@@ -265,12 +265,12 @@ def canary_points(records: Sequence[Record]) -> list[CanaryPoint]:
 
 
 def bands(pairs: Sequence[tuple[Finished, Finished]]) -> list[Band]:
-    """Return the exposure of thirds of the held-in users under the second cell of each pair.
+    """Return the exposure of thirds of the members under the second cell of each pair.
 
     Args:
-        pairs: for each block, the first variant's cell, by which users are sorted, and another variant's cell. The
-            sorting uses users' texts, never scores: users with high scores by chance have lower scores under any other
-            model.
+        pairs: for each block, the first variant's cell, which sorts the users, and another variant's cell. Users are
+            sorted by their texts, never by scores: users whose scores are high by chance have lower scores under any
+            other model.
     """
     thirds = []
     for measure in ("records", "word divergence"):

@@ -1,7 +1,7 @@
 """Checks of kinds that packages add to heldin: attacks, sources, defenses, mechanisms, canary users and measures.
 
-Call each check from a test of the package. It raises AssertionError with a line for every fault. ``heldin plugins
---check`` runs the checks for installed packages. Each check is imported on first use.
+Call each check in a test of your package. It raises AssertionError with one line for every fault. ``heldin plugins
+--check`` runs the checks for installed packages. Each check is imported when it is first used.
 """
 
 import importlib

@@ -8,25 +8,25 @@ from heldin.attacks.direction import MadeTexts, made_texts, scores_the_likelier_
 from heldin.attacks.protocol import Attack, TextStatistic, Uses
 from heldin.testing.problems import require, tried, watched_files
 
-_TURNED = ["direction: a likelier text scores no higher: turn the sign around"]
+_TURNED = ["direction: a likelier text does not score higher. Reverse the sign of the score"]
 _CLOSE = 1e-6  # relative: sums over users are taken in another order
 
 
 def check_attack(attack: type[Attack], name: str = "attack under test") -> None:
-    """Check the rules for every attack, on made-up scores.
+    """Check, on made-up scores, the rules that every attack must follow.
 
-    The attack can be made by its name alone. A likelier text scores higher. Every text, or every user, has one finite
-    value, even if a model is certain. The value is the same each time, depends neither on users' names nor on their
-    order, and is computed without reading a file. The attack needs no more than it declares, and states how its scores
-    may be used. If it declares ``Uses.MODEL``, a user's values stay the same when another user is missing.
+    The attack can be made from its name alone. A likelier text has a higher score. Every text, or every user, has one
+    finite value, even if a model is certain. The value is the same each time, and does not depend on the names or the
+    order of users. No file is read to compute the value. The attack needs only its declared inputs, and declares how
+    its scores may be used. If it declares ``Uses.MODEL``, a user's values do not change when another user is missing.
 
     Args:
-        attack: the class.
-        name: name of the attack in messages, and for making it.
+        attack: class of the attack.
+        name: name of the attack, to make it and for messages.
 
     Raises:
-        AssertionError: lists all faults, one per line. A line begins with the name of the check: made, uses, needs,
-            direction, complete, finite, determinism, files, names or order.
+        AssertionError: lists all faults, one per line. Each line begins with the name of the failed check: made, uses,
+            needs, direction, complete, finite, determinism, files, names or order.
     """
     problems: list[str] = []
     made = tried(lambda: attack(name), "made: making it with its name alone", problems)
@@ -41,7 +41,7 @@ def check_attack(attack: type[Attack], name: str = "attack under test") -> None:
 def _declarations(attack: Attack) -> list[str]:
     problems = []
     if not isinstance(getattr(attack, "uses", None), Uses):
-        problems.append("uses: it is not a Uses. Declare whose texts and labels the attack learns from")
+        problems.append("uses: the value is not a Uses. Declare which texts and labels the attack learns from")
     elif not attack.uses.certifiable:
         problems.append(f"uses: {attack.uses.stated}. No bound may use such an attack")
     return problems
@@ -84,7 +84,7 @@ def _nobody_is_known(attack: Attack) -> list[str]:
     if opened:
         problems.append(f"files: it reads '{opened[0]}' to score a text. An attack may see only texts and token scores")
     if first != again:
-        problems.append("determinism: the second time the same texts have other values")
+        problems.append("determinism: the same texts have other values the second time")
     names = {user: f"member {len(texts.owners) - i}" for i, user in enumerate(dict.fromkeys(texts.owners))}
     renamed = MadeTexts(tuple(names[user] for user in texts.owners), texts.texts, texts.target, texts.reference)
     called = tried(lambda: _values(attack, renamed), "names: scoring users with other names", problems)
@@ -97,14 +97,14 @@ def _nobody_is_known(attack: Attack) -> list[str]:
 
 
 def _needs_what_it_says(attack: Attack) -> list[str]:
-    """Check the attack without the inputs that it does not declare: a reference, or columns of token scores."""
+    """Check that the attack runs without undeclared inputs: without a reference, or without columns of token scores."""
     problems: list[str] = []
-    tried(lambda: _world().under(attack), "needs: scoring with what it declares that it needs", problems)
+    tried(lambda: _world().under(attack), "needs: scoring with only its declared inputs", problems)
     return problems
 
 
 def _others_do_not_matter(attack: Attack) -> list[str]:
-    """Check that, with ``Uses.MODEL``, a user's values are the same when another user is missing."""
+    """Check that an attack with ``Uses.MODEL`` gives a user the same values when another user is missing."""
     if attack.uses is not Uses.MODEL:
         return []
     problems: list[str] = []
@@ -130,7 +130,7 @@ _CHECKS: tuple[Callable[[Attack], list[str]], ...] = (
 
 
 def _world() -> MadeTexts:
-    """Return three users with two, one and three texts of unequal length."""
+    """Return three users who have two, one and three texts of unequal length."""
     made = made_texts(
         [
             [-1.0, -2.5, -4.5, -6.0, -0.5],
@@ -147,7 +147,7 @@ def _world() -> MadeTexts:
 
 
 def _reversed(texts: MadeTexts) -> MadeTexts:
-    """Return the users in reverse order, each with the texts in their original order."""
+    """Return the users in reverse order. Each user's texts keep their order."""
     order = [i for user in reversed(dict.fromkeys(texts.owners)) for i, own in enumerate(texts.owners) if own == user]
     columns = (texts.owners, texts.texts, texts.target, texts.reference)
     return MadeTexts(*(tuple(column[i] for i in order) for column in columns))  # type: ignore[arg-type]

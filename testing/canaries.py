@@ -28,7 +28,7 @@ _MARKS = 20
 
 @dataclass(frozen=True)
 class _World:
-    """A corpus of made-up people, the same corpus with half of them, and a tiny model with random weights."""
+    """A corpus of made-up people, the same corpus with half of its people, and a tiny model with random weights."""
 
     store: CorpusStore
     fewer: CorpusStore
@@ -38,15 +38,15 @@ class _World:
 def check_canaries(section: CanaryConfig) -> None:
     """Check, on a made-up corpus and a tiny model, that a kind makes valid canary users.
 
-    The kind makes as many users and records as its section requests, with names from its section. They are the same
-    each time, differ under another seed, and are made without reading a file. No text occurs twice. A mark is in every
-    record of its user, and in nobody else's unless a real user wrote it. A user's texts do not change with other users,
-    real or planted, unless ``record_steps`` declares that. Users who replace real users have as many records as these,
-    and hide their names. When marks are drawn again, their number is the requested number, they follow from the key,
-    and they differ from the planted marks.
+    The kind makes as many users and records as its section requests, and names them after its section. They are the
+    same each time, differ for another seed, and are made without reading a file. No text occurs twice. A mark is in
+    every record of its user, and in no other record unless a real user wrote it. A user's texts do not depend on other
+    users, real or planted, unless ``record_steps`` declares this. Users who replace real users have as many records,
+    and names that do not reveal the real users. If marks are drawn again, the drawn marks have the requested number,
+    follow from the key, and differ from the planted marks.
 
-    A kind gets no coin, so no coin can affect what it makes. A kind whose users share tokens, such as ``unseen_token``,
-    must also be tested in an audit.
+    A kind receives no coin, so coins cannot affect its users. Also test a kind whose users share tokens, such as
+    ``unseen_token``, in an audit.
 
     Args:
         section: section with the settings to test.
@@ -77,7 +77,7 @@ def _texts_of_their_own(users: Sequence[CanaryUser]) -> list[str]:
         problems.append("texts: a record is blank, or has a null character")
     if len(set(texts)) < len(texts):
         problems.append(
-            f"texts: {len(texts)} records have only {len(set(texts))} different texts. Write each text once"
+            f"texts: {len(texts)} records have only {len(set(texts))} different texts. Make each text only once"
         )
     ids = {record.id for user in users for record in user.records}
     if len(ids) < len(texts):
@@ -118,12 +118,10 @@ def _follows_from_the_seed(section: CanaryConfig, given: CanaryInput, first: lis
     if opened:
         problems.append(f"files: it reads '{opened[0]}', but may use only its arguments")
     if again != first:
-        problems.append("determinism: the second time it makes other users")
+        problems.append("determinism: it makes other users the second time")
     other = tried(lambda: section.make(replace(given, seed=given.seed + 1)), "make, of another seed", problems)
     if other == first:
-        problems.append(
-            "seed: another seed gives the same users, so anyone who has seen one training set knows the users of all"
-        )
+        problems.append("seed: another seed gives the same users, so one training set reveals the users of all others")
     return problems
 
 
@@ -146,14 +144,14 @@ def _replaced(given: CanaryInput, users: Sequence[CanaryUser]) -> list[str]:
 def _rows(given: CanaryInput, users: Sequence[CanaryUser]) -> list[str]:
     taken = [record.lent for user in users for record in user.records]
     if None in taken or len(set(taken)) < len(taken):
-        return ["needs_rows: a record is no row of the corpus, or two records are one row"]
+        return ["needs_rows: a record is not a row of the corpus, or two records are the same row"]
     changed = any(
         given.store.document(record.lent) != record.document
         for user in users
         for record in user.records
         if record.lent is not None
     )
-    return ["needs_rows: a record has another text than its row"] if changed else []
+    return ["needs_rows: the text of a record differs from its row"] if changed else []
 
 
 def _whatever_others_do(section: CanaryConfig, world: _World, first: list[CanaryUser]) -> list[str]:

@@ -14,12 +14,11 @@ _USERS = "aaabbcc"
 
 
 def check_defense(defense: DataSideDefense) -> None:
-    """Check that a data-side defense keeps its declarations, by leaving out users, records and texts.
+    """Check that a data-side defense keeps its declarations, by removing users, records and texts.
 
-    If the defense is user-local, the result for a user does not change when another user is removed. If it is
-    record-local, the result for a record does not change when another record is removed. If it reads slots only, other
-    texts change nothing. It either removes records or changes texts, obeys its own limit, and gives the same result
-    each time.
+    If the defense is user-local, removing another user does not change the result for a user. If it is record-local,
+    removing another record does not change the result for a record. If it reads only slots, other texts change nothing.
+    It either removes records or changes texts, keeps its own limit, and gives the same result each time.
 
     Args:
         defense: defense with the settings to test.
@@ -31,7 +30,7 @@ def check_defense(defense: DataSideDefense) -> None:
 
 
 def broken_declarations(defense: DataSideDefense) -> list[str]:
-    """Return a line for each broken declaration of a defense; it begins with the declaration's name."""
+    """Return one line per broken declaration of a defense. The line begins with the declaration's name."""
     problems: list[str] = []
     step = tried(defense.declared, "declared: declaring it", problems)
     everything = tried(lambda: _left(defense, _records(_TEXTS)), "applied: applying it", problems)
@@ -46,9 +45,9 @@ def _same_again(defense: DataSideDefense, everything: dict[int, Document]) -> li
     given = StepInput(_lengths, _lengths, 1, SilentReporter())
     with watched_files() as opened:
         again = {record.row: record.document for record in defense.apply(_records(_TEXTS), given)}
-    problems = [f"files: it reads '{opened[0]}': what it looks at is what it is given"] if opened else []
+    problems = [f"files: it reads '{opened[0]}': it may use only its arguments"] if opened else []
     if again != everything:
-        problems.append("determinism: the second time it leaves the same records in another way")
+        problems.append("determinism: it treats the same records differently the second time")
     return problems
 
 
@@ -59,24 +58,24 @@ def _local(defense: DataSideDefense, step: DataStep, everything: dict[int, Docum
     if step.record_local and _moved(defense, everything, [[r for r in whole if r is not gone] for gone in whole]):
         problems.append("record_local: records change when another record is removed")
     if step.slots_only and _left(defense, _records(_TEXTS[::-1])).keys() != everything.keys():
-        problems.append("slots_only: other texts change the records that are left")
+        problems.append("slots_only: other texts change which records remain")
     return problems
 
 
 def _moved(
     defense: DataSideDefense, everything: dict[int, Document], fewer: Sequence[Sequence[TrainingRecord]]
 ) -> bool:
-    """Return whether the defense treats documents differently when some records are missing."""
+    """Return whether the defense treats a document differently when some records are missing."""
     return any(_left(defense, others) != _of(others, everything) for others in fewer)
 
 
 def _limits(defense: DataSideDefense, everything: dict[int, Document]) -> list[str]:
     problems = []
     if defense.rewrites and len(everything) < len(_TEXTS):
-        problems.append("rewrites: it removes records, but a step that changes texts must keep all")
+        problems.append("rewrites: it removes records, but a step that changes texts must keep all records")
     most = max(sum(_USERS[row] == user for row in everything) for user in _USERS)
     if defense.most_records is not None and most > defense.most_records:
-        problems.append(f"most_records: it leaves {most} records of one user")
+        problems.append(f"most_records: it keeps {most} records of one user")
     return problems
 
 
@@ -86,7 +85,7 @@ def _records(texts: Sequence[str]) -> list[TrainingRecord]:
 
 
 def _left(defense: DataSideDefense, records: Sequence[TrainingRecord]) -> dict[int, Document]:
-    """Return the remaining documents, by row; empty if there are no records."""
+    """Return the documents that remain, by row; empty if there are no records."""
     if not records:
         return {}
     kept, _ = apply_defenses([defense], records, lengths=_lengths, losses=_lengths, seed=1)

@@ -35,16 +35,17 @@ _CACHE = "HELDIN_CACHE_DIR"
 def check_measure(options: MeasureOptions, name: str = "measure under test") -> None:
     """Check that a measure gives the same values each time, keeps its table, and reveals nothing about single people.
 
-    Its values follow from models, texts and options: they are the same each time, no file but heldin's stored scores is
-    read for them, and ``made_from`` changes with the audited model and with a text. A written and reread table gives
-    the same values and facts. The facts are finite, fit into JSON, and name no user and no text. On groups of three
-    people, only counts may depend on who is a member: any other number would be about three people. A ``table`` among
-    the facts has the form that a report prints.
+    The values follow from models, texts and options. They are the same each time, and need no file except heldin's
+    stored scores. ``made_from`` changes with the audited model and with a text. A table that is written and read again
+    gives the same values and facts. The facts are finite, fit into JSON, and contain no user name and no text. For
+    groups of three people, only counts may depend on membership, because any other number would be about three people.
+    If the facts have a ``table``, a report can print it.
 
-    A measure gets no membership while it computes. Its facts get membership after all values are computed.
+    A measure receives no membership while it computes values. Its facts receive membership after all values are
+    computed.
 
     Args:
-        options: options with the settings to test; windows of a few tokens, because the models read 64.
+        options: options with the settings to test. Use windows of a few tokens, because the models read 64.
         name: name of the measure in messages.
 
     Raises:
@@ -65,7 +66,7 @@ def check_measure(options: MeasureOptions, name: str = "measure under test") -> 
 
 @dataclass(frozen=True)
 class _Renamed:
-    """A model with another fingerprint for the same weights."""
+    """A model with the same weights under another fingerprint."""
 
     fingerprint: str
 
@@ -77,7 +78,7 @@ def _measure(options: MeasureOptions, subjects: MeasuredUsers, target: Any = Non
 
 @functools.cache
 def _subjects(users: int | None = None, changed: str = "") -> MeasuredUsers:
-    """Return users of made-up mail, and canary users."""
+    """Return users with made-up mails, and canary users."""
     texts: dict[str, list[Document]] = {}
     for mail in mails():
         texts.setdefault(mail.user, []).append(Document.of(mail.text + changed))
@@ -103,8 +104,8 @@ def _subjects(users: int | None = None, changed: str = "") -> MeasuredUsers:
 
 
 def _member(subjects: MeasuredUsers, shift: int = 0) -> dict[str, bool]:
-    """Return membership: every second user, from the first or from the second; the same for canary users in both
-    cases."""
+    """Return membership. Every second user is a member, beginning with the first or second; canary users never
+    change."""
     real = [user for user in subjects.texts.texts if user not in subjects.canaries]
     member = {user: (i + shift) % 2 == 0 for i, user in enumerate(real)}
     return member | {user: i % 2 == 0 for i, user in enumerate(subjects.canaries)}
@@ -120,7 +121,7 @@ def _computed_again(measure: Measure[Any], values: Any, folder: Path) -> list[st
     if problems:
         return problems
     if _columns(measure, again) != columns:
-        problems.append("determinism: the second time it computes other values")
+        problems.append("determinism: it computes other values the second time")
     path = folder / "table.parquet"
     tried(lambda: write_table(measure.columns(values), path, made_from="here"), "columns", problems)
     table = tried(lambda: read_table(path, made_from="here", say=lambda line: None), "columns", problems)
@@ -145,7 +146,7 @@ def _made_from(options: MeasureOptions, measure: Measure[Any]) -> list[str]:
     hashed = tried(measure.made_from, "made_from", problems)
     again = tried(lambda: _measure(options, _subjects()).made_from(), "made_from", problems)
     if hashed != again:
-        problems.append("made_from: it differs although models, texts and options are the same")
+        problems.append("made_from: it differs for the same models, texts and options")
     other = _Renamed(text_sha256("other weights"))
     if tried(lambda: _measure(options, _subjects(), other).made_from(), "made_from", problems) == hashed:
         problems.append(
@@ -196,7 +197,7 @@ def _nobody_alone(options: MeasureOptions) -> list[str]:
 
 
 def _no_counts(content: Any) -> Iterator[float]:
-    """Yield the numbers in nested lists and mappings that are not whole numbers."""
+    """Yield the numbers in nested lists and mappings that are not integers."""
     if isinstance(content, float):
         yield content
     elif isinstance(content, Mapping | list):

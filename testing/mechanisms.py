@@ -1,7 +1,7 @@
-"""Checks of a mechanism: its plan follows from the config alone, and its step does what the plan states.
+"""Checks of a mechanism: its plan follows only from the config, and its step does what the plan states.
 
-The steps are short steps on a tiny model, with little randomness. ``heldin white-box`` also checks draws, whole
-trainings and the coins of canary users.
+The steps are short, on a tiny model, with little randomness. ``heldin white-box`` also checks draws, whole trainings
+and the coins of canary users.
 """
 
 import math
@@ -47,7 +47,7 @@ class _Stage:
     """The inputs for testing a step: a plan that draws every unit, texts, and an auditor's gradients.
 
     Attributes:
-        drawing: the plan's own groups of units, with every unit drawn.
+        drawing: sampler with the plan's own groups of units that draws every unit.
     """
 
     mechanism: Mechanism
@@ -64,8 +64,8 @@ class _Stage:
 
         Args:
             noise: noise multiplier.
-            units: numbers of the existing units; None: all.
-            canaries: norms of an auditor's gradients, in clip norms, along one direction.
+            units: numbers of the units to use; None: all units.
+            canaries: norms of the auditor's gradients, in clip norms. All are along one direction.
             changes: ``step``, ``key``, ``most`` (maximum number of records per pass), and ``sampler``.
         """
         key = bytes([changes.get("key", 7)]) * 32
@@ -93,10 +93,9 @@ class _Stage:
     def white_noise(
         self, *, noise: float, units: Sequence[int] | None = None, **changes: Any
     ) -> np.ndarray[Any, np.dtype[np.float64]]:
-        """Return the fresh noise of a step, in clip norms of the sum, shape (d,), without noise shared with other
-        steps.
+        """Return the fresh noise of a step, in clip norms of the sum, shape (d,), without noise that other steps share.
 
-        The arguments are the same as for ``release``.
+        Arguments are the same as for ``release``.
         """
         step, sampler = changes.pop("step", 0), self.drawing
         parts = []
@@ -130,14 +129,15 @@ class _Along:
 
 
 def check_mechanism(defense: DefenseConfig) -> None:
-    """Check that a mechanism's plan follows from the config alone, and that its step does what the plan states.
+    """Check that a mechanism's plan follows only from the config, and that its step does what the plan states.
 
-    The plan depends on no private number. The step produces a finite gradient and does not change the weights. The step
-    depends only on its key and number, and opens no file. It clips each unit separately, for any passes, and divides by
-    the plan's constant. It adds the stated noise once, fresh in every step, including steps without a unit.
+    The plan depends on no private number. The step makes a finite gradient, and does not change the weights. It depends
+    only on its key and number, and opens no file. It clips each unit separately, however records are divided into
+    passes, and divides by the plan's constant. It adds the stated noise once. The noise is new in every step, including
+    steps without a unit.
 
-    For a mechanism without noise, only the plan is checked. So it is for a mechanism that uses all users or named
-    entities at once, which no single step shows.
+    For a mechanism without noise, only the plan is checked. The same applies to a mechanism that uses all users or
+    named entities at once, because no single step can show its effect.
 
     Args:
         defense: defense with the settings to test.
@@ -155,7 +155,7 @@ def broken_promises(defense: DefenseConfig) -> list[str]:
     if plan is None:
         return problems
     if not plan.protects:
-        return [*problems, *(["it is private, and its plan protects nobody"] if defense.is_private else [])]
+        return [*problems, *(["it is private, but its plan protects nobody"] if defense.is_private else [])]
     other = _plan(defense, replace(_GIVEN, plain_steps=70, batch_size=40, clip_norm=0.3))
     if other != plan:
         problems.append("its plan depends on the number of records, or on measurements of a plain run on them")
@@ -165,7 +165,7 @@ def broken_promises(defense: DefenseConfig) -> list[str]:
     try:
         stage = _stage(defense, plan)
     except InputError as error:
-        return [*problems, f"no model to try it on: {error}"]
+        return [*problems, f"no tiny model can test it: {error}"]
     tried(lambda: problems.extend(_wrong_steps(stage)), "its step", problems)
     return problems
 
@@ -196,7 +196,7 @@ def _stage(defense: DefenseConfig, plan: Mechanism) -> _Stage:
 
 
 def _model(defense: DefenseConfig) -> PreTrainedModel:
-    """Return the first of two tiny models that a mechanism accepts: with or without tied embeddings and positions."""
+    """Return the first tiny model that a mechanism accepts: with tied embeddings and positions, or else without."""
     torch.manual_seed(0)
     drop = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
     ids = {"vocab_size": _VOCABULARY, "bos_token_id": 1, "eos_token_id": 1}
@@ -211,7 +211,7 @@ def _model(defense: DefenseConfig) -> PreTrainedModel:
         tie_word_embeddings=False,
         **ids,
     )
-    refusal = InputError("it refuses every one")
+    refusal = InputError("it refuses every tiny model")
     for model in (tied, LlamaForCausalLM(llama)):
         use_exact_attention(model)
         try:
@@ -238,9 +238,14 @@ def _wrong_steps(stage: _Stage) -> list[str]:
     if not np.isfinite(clipped).all():
         return [*problems, "its step leaves a gradient that is not finite"]
     if not np.array_equal(clipped, stage.release(noise=0.0)):
-        problems.append("its step is not deterministic: without noise, the same key and step give another gradient")
+        problems.append(
+            "its step is not deterministic: without noise, one key and step number give two different gradients"
+        )
     if not np.array_equal(stage.release(noise=1.0), stage.release(noise=1.0)):
-        problems.append("its step is not deterministic: the same key and step give other noise, also after a resume")
+        problems.append(
+            "its step is not deterministic: one key and step number give different noise, which also affects"
+            " resumed trainings"
+        )
     return [*problems, *_wrong_sums(stage, clipped), *_wrong_noise(stage)]
 
 
@@ -261,7 +266,7 @@ def _wrong_sums(stage: _Stage, clipped: np.ndarray[Any, np.dtype[np.float64]]) -
     for most in (1, 2):
         again = stage.release(noise=0.0, most=most)
         if float(np.linalg.norm(again - clipped)) > _NEAR * max(1.0, float(np.linalg.norm(clipped))):
-            problems.append(f"passes of {most} records sum to another gradient than one pass of all")
+            problems.append(f"passes of {most} records give another sum than a single pass")
     return problems
 
 
@@ -283,7 +288,7 @@ def _wrong_noise(stage: _Stage) -> list[str]:
         low, high = (float(stats.chi2.ppf(level, noise.size)) for level in (LEVEL / 2, 1 - LEVEL / 2))
         if not low <= square <= high:
             measured = stated * math.sqrt(square / noise.size)
-            problems.append(f"{where} adds noise of multiplier {measured:.4g}, but the declared event has {stated:.4g}")
+            problems.append(f"{where} adds noise of multiplier {measured:.4g}, but the plan states {stated:.4g}")
     others = {"another step": stage.white_noise(noise=stated, units=[], step=1)}
     others["another key"] = stage.white_noise(noise=stated, units=[], key=8)
     for where, noise in others.items():

@@ -1,4 +1,4 @@
-"""The problems found by a check, and files opened by the code under test."""
+"""The problems that a check finds, and the files that the tested code opens."""
 
 import contextlib
 import sys
@@ -10,14 +10,14 @@ _HOOKS: list[bool] = []  # whether Python's hook is in: it cannot be taken out a
 
 
 def require(problems: Sequence[str], title: str) -> None:
-    """Raise AssertionError with the listed problems, if there are any."""
+    """Raise AssertionError with a list of the problems, if there are any."""
     lines = list(dict.fromkeys(problems))
     if lines:
         raise AssertionError("\n".join([f"{title}:", *(f"  - {line}" for line in lines)]))
 
 
 def tried(call: Callable[[], Any], doing: str, problems: list[str]) -> Any:
-    """Call and return the result; if the call raises, note what it was doing and return None."""
+    """Call ``call`` and return its result. If it raises, add a problem that begins with ``doing``, and return None."""
     try:
         return call()
     except Exception as error:  # whatever somebody else's code does
@@ -27,7 +27,7 @@ def tried(call: Callable[[], Any], doing: str, problems: list[str]) -> Any:
 
 @contextlib.contextmanager
 def watched_files() -> Iterator[list[str]]:
-    """Yield a list that receives the name of every file opened by this process in the block, except Python's own
+    """Yield a list. The name of each file that this process opens in the block is added, except Python's own
     modules."""
     if not _HOOKS:
         _HOOKS.append(True)

@@ -1,4 +1,4 @@
-"""The checks of every family, and their results on the kinds of installed packages, stored by a hash of their code."""
+"""The checks of each family of kinds, and their stored results for the kinds of installed packages."""
 
 import importlib
 import json
@@ -33,15 +33,15 @@ _SETTINGS: dict[str, dict[str, Any]] = {
 
 @dataclass(frozen=True)
 class Plugin:
-    """A kind registered by an installed package, and the result of its suite.
+    """A kind that an installed package registers, and the result of its suite.
 
     Attributes:
         family: name of the family.
         name: name of the kind in configs.
-        target: "package.module:Class".
+        target: import path, such as "package.module:Class".
         package: distribution that registers the kind.
         version: version of the distribution.
-        suite: result on the installed code by this version of heldin: "passed", "failed" or "not run".
+        suite: result for the installed code with this version of heldin: "passed", "failed" or "not run".
         problems: faults, one line each.
     """
 
@@ -59,7 +59,7 @@ class Plugin:
 
 
 def installed() -> list[Plugin]:
-    """Return the kinds of installed packages with the last result of each suite. Nothing is imported."""
+    """Return the kinds of installed packages, with the last result of each suite. Imports no package."""
     return [
         Plugin(name, entry.name, entry.target, entry.package, entry.version, *_kept(name, entry.name, entry.target))
         for name in FAMILIES
@@ -68,10 +68,10 @@ def installed() -> list[Plugin]:
 
 
 def checked(name: str) -> Plugin:
-    """Import the kind with this name, run its suite and store the result in the cache.
+    """Import the kind with this name, run its suite, and store the result in the cache.
 
     Args:
-        name: registered name of the kind, or "FAMILY:NAME" if two families have it.
+        name: registered name of the kind; "FAMILY:NAME" if two families have this name.
 
     Raises:
         InputError: no installed package registers the kind.
@@ -96,7 +96,7 @@ def checked(name: str) -> Plugin:
 
 
 def run_suite(of_family: Family[Any], name: str) -> list[str]:
-    """Run the checks of a family on one of its kinds, and return a line for each problem."""
+    """Run the checks of a family on one of its kinds. Return one line per problem."""
     kind_class = of_family.find(name)
     try:
         if of_family.name in _OF_CLASSES:
@@ -120,7 +120,8 @@ def _check_sections(of_family: Family[Any], kind_class: Any, name: str) -> None:
 
 
 def examples_of(of_family: str, kind_class: Any, name: str, folder: Path) -> list[Any]:
-    """Return sections of a class to test: from its ``examples(kind, folder)``, else one section with defaults."""
+    """Return sections for testing a class: the result of ``examples(kind, folder)``, or else one section with
+    defaults."""
     if (examples := getattr(kind_class, "examples", None)) is not None:
         return list(examples(name, folder))
     try:
@@ -129,7 +130,8 @@ def examples_of(of_family: str, kind_class: Any, name: str, folder: Path) -> lis
         return [kind_class.model_validate(accepted)]
     except ValueError as error:
         raise AssertionError(
-            f"{name}:\n  - it has keys without a default: a class method examples(kind, folder) gives sections to try"
+            f"{name}:\n  - some keys have no default: add a class method examples(kind, folder) that returns sections"
+            " to test"
         ) from error
 
 
@@ -146,7 +148,7 @@ def _path(of_family: str, name: str, target: str) -> Path:
 def _clash(packages: Sequence[str], target: str) -> str:
     if "heldin" in packages:
         return (
-            "its name is heldin's own, and configs use this name for heldin's kind. Rename it in the package; until"
+            "heldin has a kind with its name, and configs use that kind. Rename it in the package; until"
             f" then write '{target}'"
         )
     return (
@@ -155,7 +157,7 @@ def _clash(packages: Sequence[str], target: str) -> str:
 
 
 def _kept(of_family: str, name: str, target: str) -> tuple[str, tuple[str, ...]]:
-    """Return the last result; results of other code, or of another heldin version, count as "not run"."""
+    """Return the last result. A result for other code, or from another version of heldin, becomes "not run"."""
     if clash := family(of_family).clash(name):
         return "failed", (_clash(clash, target),)
     try:

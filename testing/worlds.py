@@ -1,4 +1,4 @@
-"""Made-up people's mail and tiny models with random weights, for checks that need a corpus and a model."""
+"""Mails of made-up people and tiny models with random weights, for checks that need a corpus and a model."""
 
 import functools
 
@@ -16,13 +16,13 @@ _VOCABULARY = 800
 
 @functools.cache
 def mails(seed: int = 1, users: int = USERS) -> tuple[SyntheticRecord, ...]:
-    """Return mails of ``users`` made-up people, ``RECORDS`` each, with no text twice."""
+    """Return mails of ``users`` made-up people, ``RECORDS`` mails each. No text occurs twice."""
     return tuple(generate(SyntheticCorpus(users=users, mean_records=RECORDS, min_records=RECORDS, seed=seed)))
 
 
 @functools.cache
 def tiny_model(seed: int = 0) -> LanguageModel:
-    """Return a model with random weights that reads ``CONTEXT`` tokens; models of all seeds share one tokenizer."""
+    """Return a model with random weights that reads ``CONTEXT`` tokens. The models of all seeds have one tokenizer."""
     shape = TinyModel(vocabulary=_VOCABULARY, context=CONTEXT, hidden=16, layers=1, heads=2, window=8)
     model = new_tiny_model(shape, _tokenizer(), seed).eval()
     return LanguageModel(model, _tokenizer(), f"tiny {seed}", text_sha256(repr(shape), str(seed)))

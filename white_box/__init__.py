@@ -1,1 +1,1 @@
-"""The white-box audit of a training implementation, which watches every step."""
+"""The white-box audit of a training implementation. The audit watches every training step."""

@@ -1,4 +1,4 @@
-"""Gradient canaries: the auditor's users with chosen gradients, sampled, clipped and summed like all other users."""
+"""Gradient canaries: users with gradients that the auditor chooses, handled like all other users."""
 
 import functools
 from collections.abc import Mapping
@@ -22,14 +22,14 @@ OVERSIZE = 10.0  # norm of a canary's gradient in clip norms, so that the clip i
 
 @dataclass(frozen=True)
 class Canaries:
-    """m canary users with gradients of norm ``norm`` along unit directions; a public function of (seed, number).
+    """m canary users with gradients of norm ``norm`` along unit directions, determined by the public seed and a number.
 
     Attributes:
         count: number of canaries m.
         norm: norm of a canary's gradient before clipping.
-        shapes: shape of every trainable tensor, in the model's order; together d coordinates.
-        coordinates: coordinate of each canary among the d coordinates, shape (m,); None for random directions.
-        quiet: coordinates that no canary may touch and that have only noise, shape (p,).
+        shapes: shape of every trainable tensor, in the model's order; together they have d coordinates.
+        coordinates: index of each canary's coordinate among the d coordinates, shape (m,); None for random directions.
+        quiet: coordinates that contain only noise, because no canary may use them, shape (p,).
         seed: public seed of random directions.
     """
 
@@ -41,12 +41,12 @@ class Canaries:
     seed: int = 0
 
     def of_norm(self, clip_norm: float) -> "Canaries":
-        """Return the same canaries for another clip norm, which their norm exceeds by the same factor."""
+        """Return these canaries for another clip norm. Their norm exceeds it by the same factor as before."""
         return replace(self, norm=OVERSIZE * clip_norm)
 
     @functools.cached_property
     def offsets(self) -> dict[str, int]:
-        """Return the first of the d coordinates of each tensor."""
+        """Return the index of each tensor's first coordinate among the d coordinates."""
         sizes = [shape.numel() for shape in self.shapes.values()]
         return dict(zip(self.shapes, np.cumsum([0, *sizes[:-1]]).tolist(), strict=True))
 
@@ -56,8 +56,7 @@ class Canaries:
         return sum(shape.numel() for shape in self.shapes.values())
 
     def direction(self, number: int) -> NDArray[np.float32]:
-        """Return the random unit vector of canary ``number``, (d,), zero in the quiet coordinates; computed at each
-        call."""
+        """Compute the random unit vector of canary ``number``, (d,). It is zero in the quiet coordinates."""
         # From public numbers: an attacker may know every direction; who is in is what the secret key hides.
         philox = np.random.Philox(key=np.array([self.seed, number], dtype=np.uint64))
         values = np.random.Generator(philox).standard_normal(self.dimension, dtype=np.float32)
@@ -66,7 +65,7 @@ class Canaries:
         return np.asarray(values / np.linalg.norm(values.astype(np.float64)), dtype=np.float32)
 
     def gradient(self, number: int) -> Gradients:
-        """Return the full gradient of canary ``number`` before clipping, without the tensors that it does not touch."""
+        """Return the gradient of canary ``number`` before clipping. Omits tensors in which the gradient is zero."""
         if self.coordinates is None:
             whole = torch.from_numpy(self.direction(number) * np.float32(self.norm))
             return {
@@ -79,18 +78,21 @@ class Canaries:
 
     @property
     def watched(self) -> Index:
-        """Return the coordinates of each step that an observer needs for projections on the canaries, shape (k,)."""
+        """Return the coordinates of a step that determine its projections on the canaries, shape (k,)."""
         return np.arange(self.dimension) if self.coordinates is None else self.coordinates
 
     def projections(self, stream: NDArray[np.float32]) -> Array:
-        """Return the projections of steps at the watched coordinates, shape (T, k), on each canary's direction, (T,
-        m)."""
+        """Return the projections of steps on each canary's direction, shape (T, m).
+
+        Args:
+            stream: the steps at the watched coordinates, shape (T, k).
+        """
         if self.coordinates is not None:
             return stream.astype(np.float64)  # a coordinate's projection is itself
         return np.stack([stream @ self.direction(j) for j in range(self.count)], axis=1).astype(np.float64)
 
 
 def flat(base: LanguageModel) -> Array:
-    """Return all trainable parameters, shape (d,)."""
+    """Return all trainable parameters as one vector, shape (d,)."""
     parts = [p.detach().reshape(-1).cpu().double() for p in base.model.parameters() if p.requires_grad]
     return np.asarray(torch.cat(parts).numpy())

@@ -1,4 +1,4 @@
-"""One comparison of an observation with the stated mechanism, the smallest detected deviation, and the level."""
+"""One check: an observation compared with the stated mechanism, the smallest detectable deviation, and the level."""
 
 import math
 from collections.abc import Sequence
@@ -18,18 +18,18 @@ ROUNDING = 1e-3  # tolerance for a float32 sum of units, relative to the sensiti
 
 @dataclass(frozen=True)
 class Check:
-    """One comparison of an observed value with a stated value.
+    """A comparison of an observed value with a stated value.
 
     Attributes:
-        subject: class of mistakes that the check detects.
+        subject: class of mistakes that the check can detect.
         p_value: p-value of "the trainer does what the mechanism states"; 0 or 1 if nothing is random.
-        measured, expected: the observed value, and the stated value.
-        smallest: the deviation that would have been detected with probability 0.99, in the unit given by ``detects``;
-            NaN if no deviation would.
-        detects: the ``smallest`` deviation in words.
-        level: maximum probability of an alarm under a correct trainer; 0 if nothing is random.
+        measured, expected: the observed value and the stated value.
+        smallest: deviation that the check detects with probability 0.99, in the unit that ``detects`` gives; NaN if it
+            detects no deviation.
+        detects: text about the deviation in ``smallest``.
+        level: maximum probability of an alarm if the trainer is correct; 0 if nothing is random.
         untested: reason why the check has no result; empty if it has one.
-        kind: meaning of an alarm about the trainer.
+        kind: what an alarm means about the trainer.
     """
 
     name: str
@@ -45,17 +45,17 @@ class Check:
 
     @property
     def alarm(self) -> bool:
-        """Return whether the check rejects."""
+        """Return whether the check rejects the stated value."""
         # An exact check has level 0 and p-value 0 or 1, so that it alarms without using up any of TOTAL_LEVEL.
         return self.p_value <= self.level
 
 
 def tested(name: str, subject: Subject, finding: LawResult, expected: float, detects: str) -> Check:
-    """Return a check at ``LEVEL``, from a result of ``white_box.laws``.
+    """Return a check at ``LEVEL``, made from a result of ``white_box.laws``.
 
     Args:
         finding: the result of the test.
-        detects: the deviation that would have been detected, in words.
+        detects: text about the deviation that the check detects.
     """
     return Check(name, subject, finding.p_value, finding.measured, expected, finding.smallest, detects)
 
@@ -70,13 +70,13 @@ def exact(
     tolerance: float = ROUNDING,
     kind: AlarmKind = AlarmKind.MECHANISM,
 ) -> Check:
-    """Return a check in which nothing is random: correct up to rounding, or an alarm.
+    """Return a check in which nothing is random, so any deviation beyond rounding is an alarm.
 
     Args:
         measured: observed value.
-        detects: the deviation that is always detected, in words.
-        tolerance: every larger deviation is detected.
-        kind: meaning of an alarm about the trainer.
+        detects: text about the deviation that the check always detects.
+        tolerance: largest deviation without an alarm.
+        kind: what an alarm means about the trainer.
     """
     # NaN and infinity are alarms: a trainer that stopped or overflowed is not the stated one.
     right = math.isfinite(measured) and abs(measured - expected) <= tolerance
@@ -84,12 +84,12 @@ def exact(
 
 
 def silent(name: str, subject: Subject, why: str) -> Check:
-    """Return a check that is impossible here."""
+    """Return a check that is impossible in this audit, with the reason."""
     return Check(name, subject, 1.0, math.nan, math.nan, math.nan, "", 0.0, why)
 
 
 def alarms(checks: Sequence[Check]) -> tuple[Check, ...]:
-    """Return the checks with an alarm."""
+    """Return the checks that raise an alarm."""
     # by the union bound, the levels together bound the risk of a correct trainer
     assert math.fsum(check.level for check in checks) <= TOTAL_LEVEL
     return tuple(check for check in checks if check.alarm)

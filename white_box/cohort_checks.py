@@ -1,8 +1,8 @@
-"""The noise in cohorts of two, in cohorts above the mean size, and in batches of low, middle and high loss.
+"""Check noise in cohorts of two, in cohorts above the mean size, and in batches of low, middle and high loss.
 
-A trainer that omits noise if many units are drawn, or reduces it if the loss is low, adds the stated noise in nearly
-every training step. These checks make such steps: by the number of units, by a small mean, and by the likelihood of a
-text.
+A trainer may omit noise if many units are drawn, or reduce it if the loss is low. In nearly every training step it then
+adds the stated noise. These checks force the rare steps by a chosen number of units, a small mean, and a chosen
+likelihood of a text.
 """
 
 from collections.abc import Sequence
@@ -30,10 +30,10 @@ _LOSS_UNITS, _LOSS_STEPS = 3, 2  # of a run in which all texts have one loss
 
 
 def cohort_size_checks(stage: Stage, trainer: Trainer, key: bytes) -> tuple[Check, ...]:
-    """Check the noise of cohorts of two units, and of cohorts above 1.25, 1.5 and 2 times the mean.
+    """Check the noise in cohorts of two units, and in cohorts above 1.25, 1.5 and 2 times the mean.
 
-    A trainer may compute the mean from the sampling rate or from the divisor. Cohorts above the divisor are made by as
-    many units at rate 1. Cohorts above the rate's mean occur in a run with a mean of 1.25 units.
+    A trainer may compute the mean from the sampling rate or from the divisor. To exceed the divisor, a run has more
+    units at rate 1. To exceed the rate's mean, a run has a mean of 1.25 units.
     """
     exactly = [noise_and_sum(stage, trainer, cohort)[0] for cohort in made_cohorts(stage, key)]
     drawn = releases(stage, trainer, sampled_cohorts(stage, key)).astype(np.float64)
@@ -54,10 +54,10 @@ def cohort_size_checks(stage: Stage, trainer: Trainer, key: bytes) -> tuple[Chec
 
 
 def loss_checks(stage: Stage, trainer: Trainer, key: bytes, high: float) -> tuple[Check, ...]:
-    """Check the noise of steps in which every text has one loss, from near 0 nats to more than 10.
+    """Check the noise in steps in which all texts have the same loss, from near 0 nats to more than 10.
 
     Args:
-        high: a clip norm above every unit's gradient.
+        high: a clip norm above the gradient norm of every unit.
     """
     runs = [batch_of_loss(stage, key, high, likely) for likely in LIKELY]
     z = np.concatenate([releases(stage, trainer, run).astype(np.float64) for run in runs])
@@ -67,14 +67,14 @@ def loss_checks(stage: Stage, trainer: Trainer, key: bytes, high: float) -> tupl
 
 
 def sizes_above(stage: Stage) -> list[int]:
-    """Return the smallest cohort sizes above 1.25, 1.5 and 2 times the divisor, except sizes that are too large."""
+    """Return the smallest cohort sizes above 1.25, 1.5 and 2 times the divisor, without impossible sizes."""
     divisor = stage.mechanism.divisor.constant
     assert divisor is not None
     return [size for times in TIMES if (size := int(times * divisor) + 1) <= _most_units(stage)]
 
 
 def made_cohorts(stage: Stage, key: bytes) -> list[PrivateTraining]:
-    """Return runs of one step that draws every unit: three pairs, then cohorts above the divisor."""
+    """Return runs of one step that draws all units: first three pairs, then cohorts above the divisor."""
     there = stage.with_places(_MOST_UNITS)
     planned = there.planned(key, stage.names_of_writers)
     members = stage.mechanism.members
@@ -95,7 +95,7 @@ def made_cohorts(stage: Stage, key: bytes) -> list[PrivateTraining]:
 
 
 def sampled_cohorts(stage: Stage, key: bytes) -> Run:
-    """Return a run that draws 1.25 units on average, from canaries with gradients far below the clip norm."""
+    """Return a run that draws 1.25 units on average. Its units are canaries with gradients far below the clip norm."""
     there = stage.with_places(_SAMPLED)
     planned = there.planned(keyed_digest(key, "white-box size", "sampled"), ())
     mechanism = changed(stage.all_records, rate=_SAMPLED_MEAN / _SAMPLED, steps=_SAMPLED_STEPS)
@@ -105,10 +105,10 @@ def sampled_cohorts(stage: Stage, key: bytes) -> Run:
 
 
 def batch_of_loss(stage: Stage, key: bytes, high: float, likely: float) -> Run:
-    """Return a run of units with the texts of one text canary, whose token has the likelihood set by ``likely``.
+    """Return a run whose units have the texts of one text canary. ``likely`` sets the likelihood of the canary's token.
 
     Args:
-        high: a clip norm above every unit's gradient.
+        high: a clip norm above the gradient norm of every unit.
     """
     planned = stage.planned(keyed_digest(key, "white-box loss", str(likely)), (stage.people.canaries[0].name,))
     mechanism = far_above(stage, high, rate=1.0, steps=_LOSS_STEPS)
@@ -118,14 +118,14 @@ def batch_of_loss(stage: Stage, key: bytes, high: float, likely: float) -> Run:
 
 
 def loss_at(stage: Stage, likely: float) -> float:
-    """Return the mean token loss of the first text canary before training, in nats."""
+    """Return the mean loss per token of the first text canary before training, in nats."""
     ids = torch.tensor([list(stage.people.canaries[0].records[0])])
     with torch.no_grad():
         return float(stage.model(likely).model(input_ids=ids, labels=ids, use_cache=False).loss)
 
 
 def _most_units(stage: Stage) -> int:
-    """Return the largest possible cohort: some units with texts, and a canary on each of the quiet coordinates."""
+    """Return the size of the largest possible cohort: units with texts, and one canary on each quiet coordinate."""
     return min(_MOST_UNITS, _TEXTS + stage.canaries.quiet.size)
 
 

@@ -1,9 +1,9 @@
-"""Whole trainings under the stated noise: coins decide membership, and an observer of every step infers it.
+"""Whole trainings with the stated noise. Coins decide membership, and an observer of every step infers it.
 
-Gradient canaries are scored by the likelihood ratio of their own coordinates or directions. Text canaries are processed
-like all texts. Each uses one token that nobody else uses, and is scored by that token's embedding row, along the row's
-gradient at the weights of the step. Other texts change the row only through the output head, and only by the small
-probability that the model gives to the token there.
+A gradient canary's score is the likelihood ratio of its coordinate or direction. The trainer processes text canaries
+like all texts. Each text canary uses one token that nobody else uses. Its score uses the embedding row of this token,
+along the row's gradient at the weights of the step. Other texts change this row only through the output head, in
+proportion to the small probability of the token.
 """
 
 import math
@@ -34,16 +34,17 @@ _FEWEST = 10  # of each side, for an AUROC
 
 @dataclass(frozen=True, eq=False)
 class Observation:
-    """The observations in one watched training.
+    """The observations during one watched training.
 
     Attributes:
         scores: log likelihood ratio of each gradient canary, shape (m,).
         sums: sum of each gradient canary's projections over the steps, shape (m,).
         member: coins of the gradient canaries, shape (m,).
-        noise: the quiet coordinates divided by the stated deviation, shape (T, P).
+        noise: the noise in quiet coordinates, divided by its stated deviation, shape (T, P).
         text_scores, text_member: scores and coins of the text canaries, shape (texts,).
-        moved: change of the gradient canaries' own coordinates in training, shape (m,); empty for random directions.
-        recomputed: distance of the weights from those of the stated optimizer, in roundings; None if none is stated.
+        moved: change of each gradient canary's own coordinate during training, shape (m,); empty for random directions.
+        recomputed: distance of the weights from those of the stated optimizer, in units of rounding; None without a
+            stated optimizer.
     """
 
     scores: Array
@@ -57,7 +58,7 @@ class Observation:
 
 
 def observe(stage: Stage, key: bytes, trainer: Trainer = loop_trainer) -> Observation:
-    """Train once under ``key`` with the canaries that its coins include, and watch every step."""
+    """Train once under ``key`` with the canaries that the coins include, and watch every step."""
     mechanism, canaries = stage.mechanism, stage.canaries
     member, text_member = stage.coins(key), stage.text_coins(key)
     base = stage.model()
@@ -110,24 +111,24 @@ def log_likelihood_ratios(
     size: float = 1.0,
     coefficients: Sequence[float] = (1.0,),
 ) -> Array:
-    """Return ln of P(all steps | in) / P(all steps | out) of each canary, shape (T, m) to (m,).
+    """Return each canary's log of P(all steps | in) / P(all steps | out), shape (m,).
 
     One step is N(a Binom(G, q), s^2) against N(0, s^2) in units of the sensitivity (Charles et al. 2024, Theorem 1,
-    where a = 1): ln sum_k Binom(k; G, q) exp((k a x - k^2 a^2 / 2) / s^2). Steps are independent given membership, so
-    by Neyman and Pearson no test of these projections has a higher ROC curve. For a = 1 that curve is the accountant's
-    ceiling.
+    with a = 1). Its log ratio is ln sum_k Binom(k; G, q) exp((k a x - k^2 a^2 / 2) / s^2). Steps are independent given
+    membership. By the Neyman-Pearson lemma, no other test of these projections has a higher ROC curve. For a = 1, this
+    curve is the accountant's ceiling.
 
-    Under banded noise, a contribution at step t also appears in the following steps, by the coefficients c of C. The
-    relevant value is then the sum of c_k x_(t+k), with the norm of c instead of 1. Nobody knows to which group of steps
-    a canary belongs: the ratio is the mean over the groups.
+    With banded noise, a contribution at step t also appears in later steps, with the coefficients c of C. The relevant
+    value is then the sum of c_k x_(t+k), and the norm of c replaces 1. The canary's group of steps is unknown, so the
+    ratio is the mean over all groups.
 
     Args:
-        projections: the released values along each canary, in units of the sensitivity, shape (T, m).
+        projections: released values along each canary, in units of the sensitivity, shape (T, m).
         noise_multiplier: s.
         rate: q, the sampling rate of a unit.
-        group_size: G, number of units per canary.
-        size: a, contribution of a unit, in units of the sensitivity.
-        coefficients: c; only the number 1 for independent noise.
+        group_size: G, the number of units per canary.
+        size: a, the contribution of a unit, in units of the sensitivity.
+        coefficients: c; the single number 1 for independent noise.
     """
     bands = len(coefficients)
     totals = np.zeros((bands, projections.shape[1]))
@@ -161,16 +162,16 @@ def auroc_with_error(held_in: Array, held_out: Array) -> tuple[float, float]:
 
 
 def pooled(seen: Sequence[Observation]) -> LabelledScores:
-    """Return the scores of the gradient canaries of all trainings together."""
+    """Return the scores of the gradient canaries of all trainings as one sample."""
     return LabelledScores(np.concatenate([s.scores for s in seen]), np.concatenate([s.member for s in seen]))
 
 
 def coin_checks(seen: Sequence[Observation], ceiling: float) -> list[Check]:
-    """Check AUROCs that the accountant's ceiling bounds for every attacker, including attackers with only the final
+    """Check AUROCs against the accountant's ceiling, which limits every attacker, even one who has only the final
     weights.
 
-    There are two checks of the final weights: a canary's coordinate moves against its gradient, or it moves less than
-    other coordinates, as under an optimizer that divides by gradients it saw before the noise.
+    Two checks use the final weights: whether a canary's coordinate moves against its gradient, and whether it moves
+    less than other coordinates. It would move less if an optimizer divided by gradients that it saw before the noise.
     """
     texts = np.concatenate([s.text_scores for s in seen]), np.concatenate([s.text_member for s in seen])
     checks = [
@@ -180,7 +181,7 @@ def coin_checks(seen: Sequence[Observation], ceiling: float) -> list[Check]:
     moved = np.concatenate([s.moved for s in seen])
     # A random direction has no coordinate of its own whose way could be followed.
     if not moved.size:
-        return [*checks, silent("AUROC by weights", "canaries", "the weights, where directions are random")]
+        return [*checks, silent("AUROC by weights", "canaries", "the weights, because directions are random")]
     member = np.concatenate([s.member for s in seen])
     against, less = "gradient canaries by where the weights went", "gradient canaries by how far the weights went"
     return [
@@ -195,22 +196,22 @@ def _joined(scores: LabelledScores) -> tuple[Array, NDArray[np.bool_]]:
 
 
 def _area(name: str, kind: str, scores: Array, member: NDArray[np.bool_], ceiling: float) -> Check:
-    """Check that the AUROC of canaries is not above the accountant's ceiling; a lower AUROC is no mistake."""
+    """Check that the AUROC of canaries does not exceed the accountant's ceiling. A lower AUROC is no mistake."""
     number = int(min(member.sum(), (~member).sum()))
     if number < _FEWEST:
-        return silent(name, "canaries", f"the AUROC of {kind}, of which one side has {number}")
+        return silent(name, "canaries", f"the AUROC of {kind}, because one group has only {number}")
     area, error = auroc_with_error(scores[member], scores[~member])
     finding = laws.areas(area, error, ceiling, number, LEVEL)
     if math.isnan(finding.smallest):
-        return silent(name, "canaries", f"the AUROC of {kind}: {number} on a side cannot lie above {ceiling:.3f}")
+        return silent(name, "canaries", f"the AUROC of {kind}: {number} per group are too few to exceed {ceiling:.3f}")
     detects = f"an AUROC of {finding.smallest:.3f} of {kind} in whole trainings (allowed {ceiling:.3f})"
     return tested(name, "canaries", finding, ceiling, detects)
 
 
 class _OwnRows:
-    """Projects the text canaries' embedding rows on each canary's gradient in its row.
+    """Projects steps on the text canaries' embedding rows, each along the canary's gradient in its row.
 
-    ``size`` is the norm of a contribution in the canary's own row, before training, in units of the sensitivity.
+    ``size`` is the norm of a contribution in the canary's row before training, in units of the sensitivity.
     """
 
     def __init__(self, stage: Stage, base: LanguageModel) -> None:

@@ -1,8 +1,8 @@
-"""The noise of every coordinate of every tensor: in steps without units, under two keys, and in steps with units.
+"""Check the noise in every coordinate of every tensor: in empty steps under two keys, and in steps with units.
 
-Noise must not depend on who is in the cohort. Noise scaled to the largest contribution is correct in a crowd that has a
-clipped gradient. Noise omitted for a single unit is correct in every larger cohort. So each kind of cohort is watched
-separately: no unit, one unit, small contributions, all units.
+Noise must not depend on the units in the cohort. A trainer that scales noise to the largest contribution is correct in
+a crowd with a clipped gradient. A trainer that omits noise for a single unit is correct in every larger cohort. So each
+kind of cohort has a separate check: no unit, one unit, small contributions, all units.
 """
 
 import math
@@ -43,7 +43,7 @@ _DENSE = 1e-4  # of the sensitivity: a sum that is no multiple of a grid's width
 
 
 def empty_runs(stage: Stage, key: bytes) -> list[Run]:
-    """Return runs that draw no unit, under two keys: from no units at all, and from the writers at a rate of 1e-7."""
+    """Return runs that draw no unit, under two keys: one without units, and one with all writers at a rate of 1e-7."""
     nobody, writers = (
         stage.planned(keyed_digest(key, "white-box key", name), names)
         for name, names in (("first", ()), ("second", stage.names_of_writers))
@@ -56,16 +56,16 @@ def empty_runs(stage: Stage, key: bytes) -> list[Run]:
 
 
 def small_cohorts(stage: Stage, key: bytes, high: float) -> Run:
-    """Return a run that draws each writer with probability 1/2 in each step, at a clip norm far above ``high``."""
+    """Return a run that draws each writer with probability 1/2 per step, with a clip norm far above ``high``."""
     training = stage.planned(keyed_digest(key, "white-box cohort", "small"), stage.names_of_writers)
     return Run(replace(training, mechanism=far_above(stage, high, rate=0.5, steps=SMALL_STEPS)))
 
 
 def lone_units(stage: Stage, key: bytes, high: float) -> list[Run]:
-    """Return runs of one step that draws exactly one unit, at a clip norm far above ``high``.
+    """Return runs of one step that draws exactly one unit, with a clip norm far above ``high``.
 
-    There is one run for a unit of each writer, one for a unit without records, and one for a text that the model
-    predicts, whose loss and gradient are near 0.
+    There is one run for a unit of each writer and one for a unit without records. Another run uses a text that the
+    model predicts, whose loss and gradient are near 0.
     """
     mechanism = far_above(stage, high, rate=1.0, steps=1)
 
@@ -82,11 +82,9 @@ def lone_units(stage: Stage, key: bytes, high: float) -> list[Run]:
 
 
 def crowds(stage: Stage, key: bytes, high: float) -> list[PrivateTraining]:
-    """Return runs of one step with every writer and some gradient canaries, in small passes, some at each of two clip
-    norms.
+    """Return runs of one step with all writers and some gradient canaries, in small passes, with two clip norms.
 
-    The two clip norms are the stated norm, at which all units are clipped, and ``high``, at which only the canaries
-    are.
+    The first norm is the stated one, which clips all units. The second is ``high``, which clips only the canaries.
     """
     return [
         _crowd(stage, keyed_digest(key, "white-box crowd", f"{name} {i}"), norm)
@@ -102,8 +100,8 @@ def lone_canary(stage: Stage, key: bytes) -> PrivateTraining:
 
 
 def _crowd(stage: Stage, key: bytes, norm: float) -> PrivateTraining:
-    """Return a run of every writer and some gradient canaries of ten times the clip norm ``norm``, under the run's
-    key."""
+    """Return a run with all writers and some gradient canaries, whose gradients are ten times the clip norm
+    ``norm``."""
     there = stage.with_places(_CANARIES)
     training = stage.planned(key, stage.names_of_writers)
     return replace(
@@ -117,21 +115,22 @@ def _crowd(stage: Stage, key: bytes, norm: float) -> PrivateTraining:
 
 
 def far_above(stage: Stage, high: float, *, rate: float, steps: int) -> Mechanism:
-    """Return the mechanism at a clip norm far above ``high``, where contributions are negligible next to the noise."""
+    """Return the mechanism with a clip norm far above ``high``, so contributions are negligible compared with the
+    noise."""
     return changed(stage.all_records, clip_norm=_FAR * high, rate=rate, steps=steps)
 
 
 def empty_checks(stage: Stage, trainer: Trainer, key: bytes) -> tuple[Check, ...]:
-    """Check steps without units to sample, under two keys, in every coordinate of every tensor.
+    """Check the noise of steps without units, under two keys, in every coordinate of every tensor.
 
-    A trainer that skips empty cohorts releases nothing, which counts as noise with deviation 0.
+    A trainer that skips empty cohorts releases nothing. This counts as noise with deviation 0.
     """
     streams = [releases(stage, trainer, run) for run in empty_runs(stage, key)]
     return checks_of_empty_steps(over_stated(stage, streams))
 
 
 def checks_of_empty_steps(tensors: Tensors) -> tuple[Check, ...]:
-    """Check noise divided by its stated deviation, by tensor, shape (2 keys, steps, *shape)."""
+    """Check noise divided by its stated deviation; ``tensors`` has shape (2 keys, steps, *shape) for each tensor."""
     by_part = _granular(tensors, "noise in empty steps")
     deviation = math.sqrt(sum(float(np.square(z).sum()) for z in tensors.values()) / _flat(tensors).size)
     if deviation == 0.0:  # no noise at all is an alarm already, and the other checks divide by the deviation
@@ -146,10 +145,12 @@ def checks_of_empty_steps(tensors: Tensors) -> tuple[Check, ...]:
     # Halved, as a difference of two independent numbers has twice the variance.
     across = laws.deviations(np.square(every[0] - every[1]).sum(axis=0) / 2.0, steps, LEVEL)
     in_steps = (
-        f"one coordinate that varies by {same.below:.2g} times the stated from step to step, in {steps} empty steps"
+        f"one coordinate that varies by {same.below:.2g} times the stated deviation from step to step, in {steps}"
+        " empty steps"
     )
     in_keys = (
-        f"one coordinate that differs by {across.below:.2g} times the stated between two keys, in {steps} empty steps"
+        f"one coordinate that differs by {across.below:.2g} times the stated deviation between two keys, in {steps}"
+        " empty steps"
     )
     later, earlier = ({name: z[:, window] for name, z in u.items()} for window in (slice(1, None), slice(None, -1)))
     samples = [z.ravel()[:: max(1, z.size // _MOST_KS)] for z in u.values()]  # every n-th of a large tensor: time
@@ -172,10 +173,10 @@ def checks_of_empty_steps(tensors: Tensors) -> tuple[Check, ...]:
 
 
 def crowded_checks(stage: Stage, trainer: Trainer, key: bytes, high: float) -> tuple[Check, ...]:
-    """Check the noise of steps with units: small contributions, one unit, all units in small passes.
+    """Check the noise of steps with units: with small contributions, with one unit, and with all units in small passes.
 
-    Small contributions are negligible next to the noise. Larger ones are subtracted: the same step without noise has
-    the same sum.
+    Small contributions are negligible compared with the noise. Larger contributions are subtracted, because the same
+    step without noise has the same sum.
     """
     runs = small_cohorts(stage, key, high), *lone_units(stage, key, high)
     far_above = [releases(stage, trainer, run).astype(np.float64) / stage.mechanism.noise_multiplier for run in runs]
@@ -198,8 +199,7 @@ def crowded_checks(stage: Stage, trainer: Trainer, key: bytes, high: float) -> t
 
 
 def noise_and_sum(stage: Stage, trainer: Trainer, training: PrivateTraining) -> tuple[Array, Array]:
-    """Return a step's noise divided by its stated deviation, and the sum to which it was added, each of shape (1,
-    d)."""
+    """Return a step's noise divided by its stated deviation, and the sum below the noise, each of shape (1, d)."""
     # In one pass, unlike the step with noise. Both draw everybody from the same weights, so that the sums cancel.
     quiet = replace(training, mechanism=changed(training.mechanism, noise_multiplier=0.0), micro_records=_ONE_PASS)
     still, noisy = (releases(stage, trainer, Run(variant)).astype(np.float64) for variant in (quiet, training))
@@ -207,18 +207,18 @@ def noise_and_sum(stage: Stage, trainer: Trainer, training: PrivateTraining) -> 
 
 
 def _against_the_sum(stage: Stage, z: Array, still: Array) -> tuple[Check, ...]:
-    """Check noise in relation to the sums to which it was added, ``still``, both of shape (1, steps, d)."""
+    """Check the noise ``z`` in relation to the sums ``still`` to which it was added, both of shape (1, steps, d)."""
     along = (z * still / np.maximum(np.linalg.norm(still, axis=-1, keepdims=True), 1e-300)).sum(axis=-1)
     # The runs of one clip norm together: a sum that is larger or smaller under noise is so in each of them.
     by_norm = along.reshape(2, -1)
     added = laws.means(by_norm.sum(axis=1), by_norm.shape[1], LEVEL)
-    of_sum = f"a sum that is larger or smaller under noise, by {added.smallest:.2g} deviations of the noise"
+    of_sum = f"a sum that noise makes larger or smaller, by {added.smallest:.2g} deviations of the noise"
     u = z / (math.sqrt(float(np.square(z).mean())) or 1.0)
     weights = np.broadcast_to(flat(stage.model()), z.shape)
     # Only where the sum is no multiple of a grid's width: what lies on a grid there is the noise itself.
     kept = u[np.abs(still) > _DENSE]
     grid = laws.close_pairs(kept[:: max(1, kept.size // _GRID_NUMBERS)], _GRID, LEVEL)
-    of_grid = f"noise on a grid of {grid.smallest:.1g} deviations under sums that are on none"
+    of_grid = f"noise on a grid of {grid.smallest:.1g} deviations added to sums that are on no grid"
     return (
         tested("noise amid people along the sum", "texts", added, 0.0, of_sum),
         tested("noise amid people on a grid, close numbers", "coordinates", grid, grid.below, of_grid),
@@ -228,13 +228,13 @@ def _against_the_sum(stage: Stage, z: Array, still: Array) -> tuple[Check, ...]:
 
 
 def over_stated(stage: Stage, streams: Sequence[NDArray[np.float32]]) -> Tensors:
-    """Return releases of empty steps divided by the stated deviation, by tensor; there is one stream per key, (steps,
-    d)."""
+    """Return, by tensor, releases of empty steps divided by the stated deviation. ``streams`` has one (steps, d) per
+    key."""
     return by_tensor(stage, np.stack(streams).astype(np.float64) / stage.mechanism.noise_multiplier)
 
 
 def by_tensor(stage: Stage, z: Array) -> Tensors:
-    """Return values (keys, steps, d) split by tensor."""
+    """Return values (keys, steps, d), split by tensor."""
     offsets = stage.canaries.offsets
     return {
         name: z[..., offsets[name] : offsets[name] + shape.numel()].reshape(*z.shape[:2], *shape)
@@ -243,7 +243,7 @@ def by_tensor(stage: Stage, z: Array) -> Tensors:
 
 
 def _granular(tensors: Tensors, name: str) -> list[Check]:
-    """Check the deviations of tensors, of rows of matrices, and of single coordinates."""
+    """Check the deviations of whole tensors, of rows of matrices, and of single coordinates."""
     whole = {k: np.square(z).sum(axis=(0, 1)) for k, z in tensors.items()}
     rows = next(z.shape[0] * z.shape[1] for z in tensors.values())
     of_tensors = [(z.size * rows, np.array([z.sum()])) for z in whole.values()]
@@ -258,11 +258,11 @@ def _granular(tensors: Tensors, name: str) -> list[Check]:
 
 
 def steps_check(stage: Stage, z: Array, name: str, cohort: str) -> Check:
-    """Check the noise of steps, shape (steps, d), at one level: of each whole step, and of its tensors and rows.
+    """Check the noise of steps, shape (steps, d): of each whole step, and of its tensors and rows. All share one level.
 
     Args:
         name: beginning of the check's name.
-        cohort: common property of the steps, in words.
+        cohort: text about the property that the steps share.
     """
     steps, size = z.shape
     whole = laws.deviations(np.square(z).sum(axis=1), size, SHARED / 2)
@@ -281,9 +281,9 @@ def most_deviant_step(z: Array, name: str, cohort: str) -> Check:
 
 
 def most_deviant_part(tensors: Tensors) -> Check:
-    """Check the deviation of the noise of each tensor, and of each row of a matrix, in each step."""
+    """Check, in each step, the deviation of the noise of each tensor and of each row of a matrix."""
     worst, steps = _of_parts(tensors, LEVEL), len(next(iter(tensors.values()))[0])
-    detects = f"a tensor or row of {worst.times} the stated deviation in one of {steps} steps that draw somebody"
+    detects = f"a tensor or row of {worst.times} the stated deviation in one of {steps} steps that draw a unit"
     return tested("noise amid people: the most deviant part of a step", "coordinates", worst, 1.0, detects)
 
 
@@ -295,9 +295,9 @@ def _of_parts(tensors: Tensors, level: float) -> LawResult:
 
 
 def _most_deviant(sums: list[tuple[int, Array]], level: float = LEVEL) -> LawResult:
-    """Test sums of squares together, grouped by number of squares, and return the most deviant.
+    """Test sums of squares together, grouped by their number of squares, and return the most deviant result.
 
-    ``smallest`` and ``below`` are those of the group whose deviations are hardest to detect.
+    ``smallest`` and ``below`` are for the group whose deviations are hardest to detect.
     """
     by_size: dict[int, list[Array]] = {}
     for size, values in sums:
@@ -310,7 +310,7 @@ def _most_deviant(sums: list[tuple[int, Array]], level: float = LEVEL) -> LawRes
 
 
 def _repeated(tensors: Tensors, name: str, pairs: Literal["one key", "two keys", "any two"]) -> Check:
-    """Check the largest correlation of two steps: in all numbers, in a tensor, in a row of a matrix."""
+    """Check the largest correlation between two steps: over all numbers, over a tensor, and over a row of a matrix."""
     values, sizes, tests = [], [], 0
     for blocks in _blocks(tensors):  # (blocks, keys, steps, length)
         unit = blocks / np.maximum(np.linalg.norm(blocks, axis=-1, keepdims=True), 1e-300)
@@ -333,7 +333,7 @@ def _repeated(tensors: Tensors, name: str, pairs: Literal["one key", "two keys",
 
 
 def _blocks(tensors: Tensors) -> Iterator[Array]:
-    """Yield all numbers, then tensors and rows of matrices, grouped by length: (blocks, keys, steps, length)."""
+    """Yield all numbers, then tensors and rows of matrices, grouped by length, as (blocks, keys, steps, length)."""
     yield _flat(tensors)[None]
     by_length: dict[int, list[Array]] = {}
     for z in tensors.values():
@@ -347,7 +347,8 @@ def _blocks(tensors: Tensors) -> Iterator[Array]:
 
 
 def _along(tensors: Tensors) -> list[Check]:
-    """Check correlations of coordinates at a fixed distance, overall and within tensors, and of two tensors."""
+    """Check correlations between coordinates at a fixed distance, overall and within tensors, and between two
+    tensors."""
     whole = laws.products(*laws.lag_sums(_flat(tensors)), LEVEL)
     parts = [laws.lag_sums(z.reshape(*z.shape[:2], -1)) for z in tensors.values() if math.prod(z.shape[2:]) > 1]
     sums, counts = (np.concatenate(each) for each in zip(*parts, strict=True))

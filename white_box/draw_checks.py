@@ -1,6 +1,6 @@
-"""Checks of sampling: each unit's own rate, and independence between units, between steps and between two keys.
+"""Check sampling: the rate of each unit, and independence between units, between steps and between two keys.
 
-The checks use steps without noise, both for units with texts and for gradient canaries, under two keys.
+The checks use steps without noise under two keys. They cover units with texts and gradient canaries.
 """
 
 import math
@@ -30,11 +30,11 @@ _MISREAD = 1e-2  # of a contribution: so far from a whole number, somebody took 
 
 @dataclass(frozen=True, eq=False)
 class Drawn:
-    """The sampled units of one kind.
+    """The sampled units of one kind, in columns.
 
     Attributes:
         kind: "texts" or "canaries".
-        times: number of times each column was drawn, shape (keys, steps, columns).
+        times: how many times each column was drawn, shape (keys, steps, columns).
         copies: number of units per column.
         rate: stated sampling rate of one unit.
     """
@@ -51,18 +51,18 @@ class Drawn:
 
     @property
     def chance(self) -> float:
-        """Return the stated probability that any unit of the column is sampled."""
+        """Return the stated probability that at least one unit of the column is sampled."""
         return 1.0 - (1.0 - self.rate) ** self.copies
 
 
 def draw_checks(stage: Stage, trainer: Trainer, key: bytes, low: float, effort: int = 1) -> tuple[Check, ...]:
-    """Check who is sampled, under two keys; at rate 1, check only that no unit is left out."""
+    """Check which units are sampled under two keys. At rate 1, check only that no unit is omitted."""
     runs = [drawing(stage, keyed_digest(key, "white-box draws", str(i)), low, effort) for i in range(2)]
     return tuple(checks_of_draws([draws(there, trainer, run) for there, run in runs], stage))
 
 
 def odd_draw_checks(stage: Stage, trainer: Trainer, key: bytes, low: float, high: float) -> tuple[Check, ...]:
-    """Check sampling from unusual sets of units: a crowd, a single unit, the same names with other texts."""
+    """Check sampling from unusual sets of units: a crowd, a single unit, and the same names with other texts."""
     crowd, others = _of_a_crowd(stage, trainer, key, low), _whatever_the_texts(stage, trainer, key, low, high)
     if stage.mechanism.sampler.rate == 1.0:
         return (crowd, others)
@@ -71,10 +71,11 @@ def odd_draw_checks(stage: Stage, trainer: Trainer, key: bytes, low: float, high
 
 
 def drawing(stage: Stage, key: bytes, clip_norm: float, effort: int = 1, steps: int | None = None) -> tuple[Stage, Run]:
-    """Return a noiseless run of units with texts, and of gradient canaries with a coordinate each; and its stage.
+    """Return the stage and the run for these checks: no noise, units with texts, and a coordinate for each gradient
+    canary.
 
     Args:
-        steps: number of steps; None: ``effort`` decides.
+        steps: number of steps; None: the number follows from ``effort``.
     """
     rate = stage.mechanism.sampler.rate
     # At rate 1 nothing is drawn, and a few steps show that nobody is left out.
@@ -94,8 +95,7 @@ def drawing(stage: Stage, key: bytes, clip_norm: float, effort: int = 1, steps: 
 
 
 def steps_to_see_one_coin(rate: float, units: int) -> int:
-    """Return the number of steps after which a shared coin of two of ``units`` units is detected with probability
-    0.99."""
+    """Return the number of steps that detect, with probability 0.99, a coin that two of ``units`` units share."""
     steps = _FEWEST
     while steps < _MOST and rate < 1.0:
         # Of zeros, since only the threshold ``from_count`` is asked for.
@@ -107,13 +107,13 @@ def steps_to_see_one_coin(rate: float, units: int) -> int:
 
 
 def checks_of_draws(seen: Sequence[ObservedDraws], stage: Stage) -> list[Check]:
-    """Check who was sampled in runs under one key or under two keys."""
+    """Check which units were sampled in runs under one or two keys."""
     rate, members = stage.mechanism.sampler.rate, stage.mechanism.members
     odd = max(each.odd for each in seen)
-    detects = f"a unit that takes part with a part of its contribution, {_MISREAD:g} of it"
+    detects = f"a unit that adds only part of its contribution, {_MISREAD:g} of it"
     checks = [exact("sampling: furthest from whole units", "rates", odd, 0.0, detects, tolerance=_MISREAD)]
     beyond = max(_beyond(each, members) for each in seen)
-    twice = "a unit that takes part twice in a step, or with a negative weight"
+    twice = "a unit that is in a step twice, or with a negative weight"
     checks.append(exact("sampling: more than once in a step", "rates", beyond, 0.0, twice))
     groups = stage.mechanism.sampler.groups
     if groups > 1:
@@ -135,7 +135,7 @@ def checks_of_draws(seen: Sequence[ObservedDraws], stage: Stage) -> list[Check]:
 
 
 def _kinds(seen: Sequence[ObservedDraws], rate: float, members: int) -> tuple[Drawn, Drawn, Drawn]:
-    """Return units with distinct texts, pairs of units with equal texts, and gradient canaries."""
+    """Return units with distinct texts, pairs of units with equal texts, and gradient canaries, each as ``Drawn``."""
     names = seen[0].names
     texts = np.stack([each.texts for each in seen])
     lone = [j for j, alike in enumerate(names) if len(alike) == 1]
@@ -150,7 +150,7 @@ def _kinds(seen: Sequence[ObservedDraws], rate: float, members: int) -> tuple[Dr
 
 
 def _whole_cohorts(seen: Sequence[ObservedDraws], rate: float, members: int) -> Check:
-    """Check the sizes of cohorts, all kinds of units together, against a fixed size, a cap, or a shared coin."""
+    """Check the sizes of cohorts over all kinds of units, to detect a fixed size, a cap, or a shared coin."""
     units = sum(len(alike) for alike in seen[0].names) + members * seen[0].canaries.shape[1]
     sizes = np.concatenate([draws.texts.sum(axis=1) + draws.canaries.sum(axis=1) for draws in seen])
     finding = laws.squares(sizes.clip(0, units), units, rate, LEVEL)
@@ -159,7 +159,7 @@ def _whole_cohorts(seen: Sequence[ObservedDraws], rate: float, members: int) -> 
 
 
 def _beyond(seen: ObservedDraws, members: int) -> float:
-    """Return the largest excess of a column's count over its number of units, or of zero over its count."""
+    """Return how far a column's count exceeds its number of units, or falls below zero, at most."""
     copies = np.array([len(alike) for alike in seen.names])
     excess = (seen.texts - copies, -seen.texts, seen.canaries - members, -seen.canaries)
     return max(float(each.max(initial=0.0)) for each in excess)
@@ -196,7 +196,7 @@ def _spreads(drawn: Drawn) -> list[Check]:
 
 
 def _over_steps(drawn: Drawn) -> list[Check]:
-    """Check how often a unit was sampled in a step and also k steps later, for every k."""
+    """Check, for every k, how often a unit was sampled in a step and again k steps later."""
     present = drawn.present
     steps = present.shape[1]
     both, trials = [], []
@@ -214,7 +214,7 @@ def _over_steps(drawn: Drawn) -> list[Check]:
 
 
 def _between_units(drawn: Drawn) -> list[Check]:
-    """Check how often two units were drawn together, for every two."""
+    """Check, for every two units, how often they were drawn together."""
     flat = drawn.present.reshape(-1, drawn.present.shape[2]).astype(np.float64)
     if flat.shape[1] < 2:
         return []
@@ -241,7 +241,7 @@ def _between_keys(drawn: Drawn) -> list[Check]:
 
 
 def _twins(drawn: Drawn) -> list[Check]:
-    """Check that two units with the same texts are drawn together as often as by independent coins."""
+    """Check that two units with equal texts are drawn together as often as independent coins would draw them."""
     if not drawn.times.shape[2]:
         return []
     trials, rate = drawn.times.shape[0] * drawn.times.shape[1], drawn.rate
@@ -256,7 +256,7 @@ def _twins(drawn: Drawn) -> list[Check]:
 
 
 def _of_a_crowd(stage: Stage, trainer: Trainer, key: bytes, low: float) -> Check:
-    """Check one step at rate 1 with all units: writers, text canaries, gradient canaries."""
+    """Check one step at rate 1 with all units: writers, text canaries and gradient canaries."""
     there, run = drawing(stage, key, low, steps=stage.mechanism.sampler.groups)
     people = stage.planned(key, [person.name for person in (*stage.people.writers, *stage.people.canaries)])
     canaries = [unit for unit in run.training.units if unit.canary is not None]
@@ -264,12 +264,12 @@ def _of_a_crowd(stage: Stage, trainer: Trainer, key: bytes, low: float) -> Check
     units = (*people.units, *canaries)
     mechanism = changed(run.training.mechanism, rate=1.0, steps=1)
     steps = readings(there, trainer, Run(replace(run.training, units=units, mechanism=mechanism)))
-    detects = f"a cohort of {len(units)} that is cut or thinned out, at rate 1"
+    detects = f"a cohort of {len(units)} that lacks a unit at rate 1"
     return exact("sampling: everybody of a crowd", "rates", furthest(steps), 0.0, detects)
 
 
 def _of_one_alone(stage: Stage, trainer: Trainer, key: bytes, low: float) -> Check:
-    """Check the rate of a single unit: a trainer that avoids empty cohorts would always sample it."""
+    """Check the rate of a single unit. A trainer that avoids empty cohorts would always sample it."""
     there, run = drawing(stage, keyed_digest(key, "white-box draws", "alone"), low)
     rate, steps = stage.mechanism.sampler.rate, run.training.mechanism.steps
     drawn = draws(there, trainer, Run(replace(run.training, units=run.training.units[:1])))
@@ -283,13 +283,13 @@ def _of_one_alone(stage: Stage, trainer: Trainer, key: bytes, low: float) -> Che
 
 
 def _whatever_the_texts(stage: Stage, trainer: Trainer, key: bytes, low: float, high: float) -> Check:
-    """Check that the same key and names with other texts, at another clip norm, lead to the same sample.
+    """Check that one key gives the same sample for other texts and another clip norm, if names are equal.
 
-    The comparison is impossible if the trainer does not repeat its sample under one key.
+    If the trainer does not repeat its sample under one key, the comparison is impossible.
     """
     name, rate = "sampling: changed by what units write", stage.mechanism.sampler.rate
     if rate == 1.0:
-        return silent(name, "state", "coins that depend on texts, since everybody takes part")
+        return silent(name, "state", "coins that depend on texts, because every step draws all units")
     steps = min(_MOST_AGAIN, math.ceil(AGAIN / rate)) * stage.mechanism.sampler.groups
     there, whole = drawing(stage, keyed_digest(key, "white-box draws", "again"), low, steps=steps)
     texts = tuple(unit for unit in whole.training.units if unit.canary is None)
@@ -301,15 +301,15 @@ def _whatever_the_texts(stage: Stage, trainer: Trainer, key: bytes, low: float, 
     alike = _same(first, other)
     # Coins of the operating system differ from run to run: then a difference says nothing about texts.
     if not alike and not _same(first, draws(there, trainer, Run(training))):
-        return silent(name, "state", "coins that depend on texts, since the trainer draws anew under one key")
-    detects = f"a unit that is drawn or not in one of {steps} steps, and otherwise when texts or clip norm are others"
+        return silent(name, "state", "coins that depend on texts, because one key gives another sample each time")
+    detects = f"a unit whose draw in one of {steps} steps changes with texts or clip norm"
     return exact(name, "state", float(not alike), 0.0, detects)
 
 
 def _whoever_else(stage: Stage, trainer: Trainer, key: bytes, low: float) -> Check:
-    """Check that units are drawn in the same steps as before when every other unit is missing, under the same key.
+    """Check that units are drawn in the same steps, under the same key, if every other unit is missing.
 
-    As in ``_whatever_the_texts``, the comparison is impossible if the trainer does not repeat its sample.
+    If the trainer does not repeat its sample, the comparison is impossible, as in ``_whatever_the_texts``.
     """
     name = "sampling: changed by who else is there"
     there, whole = drawing(stage, keyed_digest(key, "white-box draws", "others"), low, steps=_FEWEST)
@@ -317,20 +317,23 @@ def _whoever_else(stage: Stage, trainer: Trainer, key: bytes, low: float) -> Che
     first, other = (draws(there, trainer, run) for run in (whole, fewer))
     alike = _same(first, other)
     if not alike and not _same(first, draws(there, trainer, whole)):
-        return silent(name, "state", "groups that depend on who else is there, since the trainer draws anew")
-    detects = f"a unit that is drawn otherwise in one of {_FEWEST} steps when every other unit is missing"
+        return silent(
+            name, "state", "groups that depend on other units, because one key gives another sample each time"
+        )
+    detects = f"a unit whose draw in one of {_FEWEST} steps changes if every other unit is missing"
     return exact(name, "state", float(not alike), 0.0, detects)
 
 
 def _same(a: ObservedDraws, b: ObservedDraws) -> bool:
-    """Return whether the units were sampled in the same steps, ignoring units that share their texts with another."""
+    """Return whether the same units were sampled in the same steps. Ignores units that have the same texts as
+    another."""
     of_a, of_b = ({names[0]: d.texts[:, j] for j, names in enumerate(d.names) if len(names) == 1} for d in (a, b))
     return all(np.array_equal(of_a[name], of_b[name]) for name in of_a.keys() & of_b.keys())
 
 
 def _alike(finding: LawResult, drawn: Drawn, trials: int) -> str:
-    """Return the correlation of two coins that would have been detected, or the probability of detecting equal
-    coins."""
+    """Return a text about the detectable correlation of two coins. If even equal coins may be missed, give their
+    probability of detection."""
     rate = drawn.chance
     correlation = (finding.smallest - rate**2) / (rate * (1.0 - rate))
     # Both coins are 1 with probability p^2 + r p (1 - p). An r above 1: not even equal coins would surely be seen.

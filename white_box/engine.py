@@ -1,9 +1,9 @@
-"""White-box audit of a training implementation: canary users by coin, every noised step watched, single steps checked.
+"""White-box audit of a training implementation: coins include canary users, and the audit watches every noised step.
 
-The attacker is the strongest in the privacy definition: it knows everything except whether the canary user is in, and
-sees each step. Each canary user is included by an independent fair coin under a fresh key, and is part of a real
-training of a tiny model. The certified result rests on the coins alone (bounds/one_run.py). In addition, short runs
-with little or no randomness check whether the step is the stated step.
+The attacker is the strongest that the privacy definition allows. It sees each step, and knows everything except whether
+the canary user is in the training. An independent fair coin under a fresh key includes each canary user in a real
+training of a tiny model. The certified result depends only on the coins (bounds/one_run.py). Short runs with little or
+no randomness also check whether the implemented step is the stated step.
 """
 
 import dataclasses
@@ -93,7 +93,7 @@ def _weights(stage: Stage, trainer: Trainer, key: bytes, effort: int) -> tuple[C
 
 
 def clip_norms(stage: Stage, key: bytes) -> tuple[float, float]:
-    """Return a clip norm far below every unit's gradient, and a clip norm far above."""
+    """Return a clip norm far below the gradient norm of every unit, and a clip norm far above."""
     norms = norms_of_units(stage, key)
     return _BELOW * float(norms[0]), _ABOVE * float(norms[-1])
 
@@ -119,15 +119,15 @@ class TrainerAudit(Tabular):
     Attributes:
         model: model on which the trainer was audited.
         directions: directions of the gradient canaries.
-        power: what the audit could detect, stated before the run.
-        estimate: estimate of epsilon by Andrew et al. 2024, pooled variance, over all trainings' canaries; None for
-            sampled runs, which are not Gaussian. It is an estimate, not a bound.
+        power: what the audit could detect, computed before the run.
+        estimate: estimate of epsilon, not a bound (Andrew et al. 2024, pooled variance), over the canaries of all
+            trainings; None for sampled runs, which are not Gaussian.
         estimates: the same estimate for each training.
-        auroc, auroc_error: AUROC of the likelihood-ratio statistic over all gradient canaries, and its standard error.
-        result: certified bounds and the verdict on the accountant's curve.
-        checks: the checks of the stated mechanism, each with the deviation that it would have detected.
-        accepted: kinds of alarms accepted in advance.
-        of_plan: whether the audited step is the plan's own, in heldin's loop, rather than one passed to the audit.
+        auroc, auroc_error: AUROC of the likelihood ratio over all gradient canaries, and its standard error.
+        result: certified bounds, and the verdict on the accountant's curve.
+        checks: the checks of the stated mechanism, each with its detectable deviation.
+        accepted: kinds of alarms that the user accepted in advance.
+        of_plan: whether the audited step is the plan's step in heldin's loop, and not a step that the caller passed.
     """
 
     mechanism: Mechanism
@@ -164,7 +164,7 @@ class TrainerAudit(Tabular):
 
     @property
     def exit_code(self) -> int:
-        """The exit code: CERTIFIED, OTHER_MECHANISM, UNSAFE unless accepted in advance, else DONE."""
+        """The exit code: CERTIFIED, OTHER_MECHANISM, or UNSAFE unless it was accepted in advance; otherwise DONE."""
         match self.outcome:
             case TrainerOutcome.CURVE_CONTRADICTED:
                 return self.result.verdict.exit_code
@@ -176,19 +176,19 @@ class TrainerAudit(Tabular):
                 return ExitCode.DONE
 
     def heading(self) -> str:
-        """The outcome in a few sentences."""
+        """The outcome, in a few sentences."""
         return outcome_text(self.outcome, self.checks, self.accepted, self.result.verdict.reason)
 
     def notes(self) -> Sequence[str]:
-        """List the tested mistakes with the smallest detectable deviation, and the untested mistakes."""
+        """List the tested mistakes with their smallest detectable deviations, then the untested mistakes."""
         return [*tested_lines(self.checks), *untested_lines(self.checks)]
 
     def rows(self) -> list[dict[str, Any]]:
-        """Return the checks as rows of a table."""
+        """Return the checks as rows for a table."""
         return [{**dataclasses.asdict(check), "alarm": check.alarm} for check in self.checks]
 
     def as_dict(self) -> dict[str, Any]:
-        """Return every number, nested, with bounds and verdicts as in Judgement.as_dict."""
+        """Return all numbers as nested values. Bounds and verdicts have the form of Judgement.as_dict."""
         # The outcome is of coins and checks together; the verdict of the coins alone stays in ``verdicts``.
         of_coins = {name: value for name, value in self.result.as_dict().items() if name != "verdict"}
         return {
@@ -231,24 +231,26 @@ def audit_trainer(
     model: StageModel = TIED_GPT_NEO,
     accepted: Sequence[AlarmKind] = (),
 ) -> TrainerAudit:
-    """Audit a trainer under ``mechanism``.
+    """Audit a trainer that claims to run ``mechanism``.
 
     Args:
-        mechanism: the stated mechanism, Poisson-sampled and with a guarantee (see ``set_stage``).
-        keys: a fresh, unused secret key for each training.
-        canaries: number of canary users per training, each included by a fair coin.
-        directions: "coordinate": tight against the accountant; "random": directions over all parameters.
-        trainer: heldin's own loop, ``stepwise(step)`` for another step function, or a whole trainer, which states its
-            optimizer in a method ``optimizer`` (``white_box.trainers.StatedOptimizer``).
-        effort: number of steps that test sampling and carried-over state, as a multiple of a short audit's.
-        processes: also run in two processes, for which the trainer must be importable; takes about 20 seconds.
+        mechanism: the stated mechanism, which must be Poisson-sampled and have a guarantee (see ``set_stage``).
+        keys: a fresh secret key for each training, never used before.
+        canaries: number of canary users per training; a fair coin includes each of them.
+        directions: "coordinate" is tight against the accountant; "random" uses directions over all parameters.
+        trainer: heldin's own loop, ``stepwise(step)`` for another step function, or a whole trainer. A whole trainer
+            states its optimizer in a method ``optimizer`` (``white_box.trainers.StatedOptimizer``).
+        effort: number of steps for the checks of sampling and of carried-over state, as a multiple of a short audit's
+            number.
+        processes: whether to also run in two processes, which must be able to import the trainer; takes about 20
+            seconds.
         alpha: error probability of bounds and verdict.
         advance: called with 1 after each part of the audit (see ``parts``).
-        accepted: kinds of alarms that do not affect the exit code.
+        accepted: kinds of alarms that do not change the exit code.
 
     Raises:
-        InputError: there are no keys, a key is repeated, the mechanism is not testable here, or canaries are too few or
-            many.
+        InputError: there are no keys, a key is repeated, the mechanism cannot be tested, or the number of canaries is
+            too small or too large.
     """
     if not keys or len(set(keys)) != len(keys):
         raise InputError("give at least one training, and a different key for each training")
@@ -278,7 +280,7 @@ def audit_trainer(
         checks += process_checks(stage, trainer, key, clip_norms(stage, key)[0])
         done(1)
     else:
-        checks.append(silent("two processes", "processes", "several processes: not asked for"))
+        checks.append(silent("two processes", "processes", "several processes: not requested"))
     estimates = [_estimate(stage, [s]) for s in seen] if full else []
     return TrainerAudit(
         mechanism=mechanism,
@@ -299,7 +301,7 @@ def audit_trainer(
 
 
 def training_checks(seen: Sequence[Observation], ceiling: float) -> list[Check]:
-    """Check whole trainings: AUROCs against the accountant's ceiling, noise, and weights."""
+    """Check whole trainings: AUROCs against the accountant's ceiling, the noise, and the weights."""
     noise, furthest = np.concatenate([s.noise for s in seen]), [s.recomputed for s in seen]
     stated = [value for value in furthest if value is not None]
     weights = recomputed_check(max(stated) if stated else None, len(noise))
@@ -307,12 +309,12 @@ def training_checks(seen: Sequence[Observation], ceiling: float) -> list[Check]:
 
 
 def parts(trainings: int, *, processes: bool) -> int:
-    """Return the number of calls of ``advance`` in ``audit_trainer``."""
+    """Return how often ``audit_trainer`` calls ``advance``."""
     return trainings + len(SECTIONS) + processes
 
 
 def directions_of(text: str) -> Directions:
-    """Return the directions in the option ``--directions``. Raises InputError unless "coordinate" or "random"."""
+    """Return the directions for a value of ``--directions``. Raises InputError for any other value."""
     match text:
         case "coordinate" | "random":
             return text
@@ -321,7 +323,7 @@ def directions_of(text: str) -> Directions:
 
 
 def table(audit: TrainerAudit, width: int = WIDTH) -> str:
-    """Return the findings as plain text: estimate, bounds, AUROC against the ceiling, checks, and the outcome."""
+    """Return the findings as plain text: estimate, bounds, AUROC with its ceiling, checks, and outcome."""
     lines = [f"audited on: {audit.model}"]
     if audit.estimate is not None:
         estimate = audit.estimate

@@ -1,4 +1,4 @@
-"""An audit's findings in words: what was tested, what would have been detected, and what was not tested."""
+"""The findings of an audit as text: the tests, their detectable deviations, and what was not tested."""
 
 import textwrap
 from collections.abc import Sequence
@@ -9,31 +9,31 @@ from heldin.white_box.outcome import AlarmKind, TrainerOutcome
 
 _TITLES: dict[Subject, str] = {
     "canaries": "gradient and text canaries by coin, gradient canaries in single steps",
-    "keys": "what is keyed by what: two keys",
+    "keys": "dependence on the key, with two keys",
     "rates": "every unit's own rate, with texts or canary",
-    "texts": "what units with texts add",
+    "texts": "contributions of units with texts",
     "coordinates": "noise in every coordinate",
     "state": "state that is carried from step to step",
-    "weights": "weights that follow from the releases alone",
-    "unlike units": "units unlike the others",
+    "weights": "weights that depend only on the releases",
+    "unlike units": "unusual units",
     "processes": "two processes",
 }
 NOT_TESTED = (
-    "how hard the key is to guess: two keys are compared, so a seed of few bits passes",
-    "noise, coins or state that come back after more steps than were watched",
-    "noise that depends on who is drawn, but not in the cohorts, nor at the losses, that are listed as tested",
-    "what happens only with the noise on, or only without: who takes part and what they add is read off without",
-    "sums and norms of the noise that do not vary, of other parts than tensors, rows and columns; other such functions",
-    "noise that lacks a direction other than those tested (the gradient sum's, the weights', the last noise's)",
+    "whether the key can be guessed: only two keys are compared, so a short seed passes",
+    "noise, coins or state that repeat after more steps than the audit watched",
+    "noise that depends on the drawn units in cohorts, or at losses, that are not listed as tested",
+    "mistakes only in steps with noise: sampled units and contributions are read from steps without noise",
+    "constant sums or norms of noise over parts other than tensors, rows and columns; other constant functions",
+    "noise without a component along an untested direction (tested: gradient sum, weights, last noise)",
     "texts longer than 24 tokens, other models, other devices, lower precision",
-    "weights that depend on more than the releases, but not in the steps here; a model saved with other weights",
-    "resuming after a stop",
-    "data before they are units: names, duplicates, tokenizer, choice of records",
+    "weights that depend on other data only in steps outside this audit; a saved model with other weights",
+    "resuming an interrupted training",
+    "the way from data to units: names, duplicates, tokenizer, choice of records",
     "attacks on floating point, and trainers that recognise this audit",
 )
 WIDTH = 118  # of the output, at most
 _NAME = 52  # characters of a check's name in the table, which is then 80 wide
-_NO_ALARM = "No check raised an alarm. The checks cover only what is listed as tested."
+_NO_ALARM = "No check raised an alarm. The checks cover only the mistakes that are listed as tested."
 _OUTCOMES: dict[TrainerOutcome, str] = {
     TrainerOutcome.CURVE_CONTRADICTED: "The trainer does not have the stated guarantee.",
     TrainerOutcome.MECHANISM_CONTRADICTED: "The trainer does not run the stated mechanism.",
@@ -50,31 +50,30 @@ _NOT_ACCEPTED = (
 
 
 def tested_lines(checks: Sequence[Check]) -> dict[str, str]:
-    """Return, for each class of mistakes, the number of checks and the smallest deviations that they would have
-    detected."""
+    """Return, for each class of mistakes, the number of checks and the smallest deviations that they detect."""
     lines = {}
     for subject in SUBJECTS:
         of_subject = [check for check in checks if check.subject == subject and not check.untested]
         if of_subject:
             seen = "; ".join(dict.fromkeys(check.detects for check in of_subject))
-            lines[_TITLES[subject]] = f"{len(of_subject)} checks, would have seen with probability {SEEN:g}: {seen}"
+            lines[_TITLES[subject]] = f"{len(of_subject)} checks, which detect with probability {SEEN:g}: {seen}"
     return lines
 
 
 def untested_lines(checks: Sequence[Check]) -> list[str]:
-    """List the mistakes that were not tested: first in this audit, then in any audit."""
+    """List the mistakes that were not tested: first those of this audit, then those of every audit."""
     return [*(check.untested for check in checks if check.untested), *NOT_TESTED]
 
 
 def closing_lines(checks: Sequence[Check], width: int = WIDTH) -> list[str]:
-    """Return the last lines of the output: exactly what was tested, and what was not."""
+    """Return the last lines of the output, which list what was tested and what was not."""
     lines = [f"tested: {title}: {deviations}" for title, deviations in tested_lines(checks).items()]
     lines += [f"not tested: {text}" for text in untested_lines(checks)]
     return wrapped(lines, width)
 
 
 def check_lines(checks: Sequence[Check]) -> list[str]:
-    """Return the table of the checks that were made."""
+    """Return the table of completed checks, as lines."""
     lines = [f"{'check':<{_NAME}} {'measured':>9} {'stated':>8} {'p-value':>8}"]
     for check in checks:
         if not check.untested:
@@ -85,18 +84,18 @@ def check_lines(checks: Sequence[Check]) -> list[str]:
 
 
 def alarm_text(alarm: Check, accepted: Sequence[AlarmKind]) -> str:
-    """Return an alarm in words, with its kind, and whether it was accepted in advance."""
+    """Return a line about an alarm, with its kind, and whether it was accepted in advance."""
     kind = f"{alarm.kind.value}, accepted" if alarm.kind in accepted else alarm.kind.value
     chance = f" (p = {alarm.p_value:.1g})" if alarm.level else ""
     return f"ALARM ({kind}): {alarm.name}: {alarm.measured:.4g}, stated {alarm.expected:.4g}{chance}"
 
 
 def outcome_text(outcome: TrainerOutcome, checks: Sequence[Check], accepted: Sequence[AlarmKind], of_coins: str) -> str:
-    """Return the outcome of an audit in a few sentences.
+    """Return the outcome of an audit as a few sentences.
 
     Args:
-        accepted: kinds of alarms accepted in advance.
-        of_coins: sentence on the accountant's curve, from the coins of gradient canaries.
+        accepted: kinds of alarms that the user accepted in advance.
+        of_coins: sentence about the accountant's curve, from the coins of gradient canaries.
     """
     made = [check for check in checks if not check.untested]
     raised = [check for check in made if check.alarm]
@@ -109,5 +108,5 @@ def outcome_text(outcome: TrainerOutcome, checks: Sequence[Check], accepted: Seq
 
 
 def wrapped(lines: Sequence[str], width: int) -> list[str]:
-    """Return the lines, each wrapped at ``width`` with an indented continuation."""
+    """Return the lines, wrapped at ``width``. Continuation lines are indented."""
     return [part for line in lines for part in textwrap.wrap(line, width, subsequent_indent="    ")]

@@ -1,4 +1,4 @@
-"""Groups of users that take turns, as banded noise requires, inferred from who was drawn in which step."""
+"""Check groups of users that take turns, as banded noise requires. The groups are inferred from who was drawn when."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 
 def group_check(seen: "Sequence[ObservedDraws]", groups: int) -> Check:
-    """Check that every unit was drawn in steps of one group only.
+    """Check that every unit was drawn only in the steps of one group.
 
-    Two units with equal texts are one column, and are left out.
+    Two units with equal texts share one column, and are ignored.
     """
     strays = 0.0
     for each in seen:
@@ -31,7 +31,7 @@ def group_check(seen: "Sequence[ObservedDraws]", groups: int) -> Check:
 def in_rounds(seen: "ObservedDraws", groups: int) -> "ObservedDraws":
     """Return the draws in the steps of each unit's own group, as if all groups had the same steps.
 
-    Units with equal texts are left out. So are the last steps, unless every group has one.
+    Units with equal texts are omitted. Last steps are omitted too, unless every group has one.
     """
     lone = _lone(seen)
     return replace(
@@ -47,7 +47,7 @@ def _lone(seen: "ObservedDraws") -> list[int]:
 
 
 def _by_group(times: Array, groups: int) -> Array:
-    """Return how often each column was drawn in each group's steps, shape (groups, columns)."""
+    """Return how often each group's steps drew each column, shape (groups, columns)."""
     return np.stack([np.abs(times[group::groups]).sum(axis=0) for group in range(groups)])
 
 

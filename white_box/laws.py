@@ -1,7 +1,7 @@
-"""P-values that hold at any level, and the smallest deviation that each would have detected with probability 0.99.
+"""P-values that are valid at any level, and the smallest deviation that each test detects with probability 0.99.
 
-Every p-value is exact under the stated null, or an upper bound (Chernoff), because a check rejects far out in the tail,
-where approximations fail first. Several values together are corrected for their number (Bonferroni).
+Every p-value is exact if the stated value is true, or an upper bound (Chernoff). A check rejects far out in the tail,
+where approximations fail first. If a test has several values, its p-value is corrected for their number (Bonferroni).
 """
 
 import functools
@@ -28,9 +28,10 @@ class LawResult:
     Attributes:
         p_value: the p-value, corrected for the number of values.
         measured: the most deviant value.
-        smallest: the deviation that would have been detected with probability 0.99.
-        below: the detected deviation to the other side, if it differs; NaN if there is none, or none would be detected.
-        from_count: for counts, the smallest count that is rejected as too large.
+        smallest: the deviation that the test detects with probability 0.99.
+        below: the detectable deviation in the other direction, if it differs; NaN if there is none, or none is
+            detectable.
+        from_count: for counts, the smallest count that the test rejects as too large.
     """
 
     p_value: float
@@ -41,17 +42,17 @@ class LawResult:
 
     @property
     def times(self) -> str:
-        """Return the detectable deviation of a factor, in words."""
+        """Return a text about the detectable factor of a deviation."""
         below = "" if math.isnan(self.below) else f" or {self.below:.3g}"
         return f"{self.smallest:.3g}{below} times"
 
 
 def deviations(sums: Array, freedom: int, level: float) -> LawResult:
-    """Test whether any standard deviation differs from 1, given sums of ``freedom`` squares of N(0, 1) each.
+    """Test whether any standard deviation differs from 1. Each sum is of ``freedom`` squares of N(0, 1) numbers.
 
     The test is chi-squared, two-sided and exact.
 
-    ``smallest`` and ``below``: the larger and the smaller deviation of one of them that would have been detected.
+    ``smallest`` and ``below``: the larger and the smaller deviation of a single sum that the test detects.
     """
     values = np.asarray(sums, dtype=np.float64).ravel()
     ends = (float(values.min()), float(values.max()))  # the least likely of all is one of the two
@@ -61,7 +62,7 @@ def deviations(sums: Array, freedom: int, level: float) -> LawResult:
 
 
 def means(sums: Array, terms: int, level: float) -> LawResult:
-    """Test whether any mean differs from zero, given sums of ``terms`` N(0, 1). ``smallest`` is in standard
+    """Test whether any mean differs from zero. Each sum is of ``terms`` N(0, 1) numbers; ``smallest`` is in
     deviations."""
     values = np.abs(np.asarray(sums, dtype=np.float64)).ravel()
     worst = float(values.max())
@@ -71,15 +72,16 @@ def means(sums: Array, terms: int, level: float) -> LawResult:
 
 
 def correlations(values: Array, sizes: Array, level: float, tests: int | None = None) -> LawResult:
-    """Test correlations about zero of pairs of independent vectors of n normals: r^2 is Beta(1/2, (n - 1)/2), exact.
+    """Test whether correlations of independent vectors of n normals differ from zero. Exact: r^2 is Beta(1/2, (n -
+    1)/2).
 
-    ``smallest`` and ``below``: the correlations that would have been detected in the longest and the shortest vectors,
-    by Fisher's approximation.
+    ``smallest`` and ``below``: the detectable correlations in the longest and in the shortest vectors, by Fisher's
+    approximation.
 
     Args:
-        values: the correlations, or the largest correlation for each size.
-        sizes: length n of the vectors for each value.
-        tests: number of correlations, if ``values`` has only the largest.
+        values: the correlations, or only the largest correlation for each size.
+        sizes: length n of the vectors behind each value.
+        tests: number of correlations, if ``values`` has only the largest ones.
     """
     r: Array = np.minimum(np.abs(np.ravel(values)), 1.0)
     n: Array = np.ravel(sizes).astype(np.float64)
@@ -94,17 +96,18 @@ def correlations(values: Array, sizes: Array, level: float, tests: int | None = 
 
 
 def products(sums: Array, pairs: Array, level: float, least: float | None = None) -> LawResult:
-    """Test whether any correlation differs from zero, given sums of ``pairs`` products x_i x_(i + lag) of N(0, 1).
+    """Test whether any correlation differs from zero. Each sum is of ``pairs`` products x_i x_(i + lag) of N(0, 1)
+    numbers.
 
-    The numbers are independent under the null. A Chernoff bound holds for every number of pairs. In chains of
-    neighbours the eigenvalues a of the quadratic form lie in [-1, 1] and their squares add up to pairs / 2. So the
-    cumulant generating function at s, the sum of -log(1 - 4 s^2 a^2) / 4, is at most -(pairs / 8) log(1 - 4 s^2); its
-    transform is largest at s = (sqrt(n^2 + 16 q^2) - n) / 8 q. ``smallest`` is the correlation at a lag with ``least``
-    pairs.
+    The numbers are independent if the stated value is true. A Chernoff bound is valid for every number of pairs. In
+    chains of neighbours, the eigenvalues a of the quadratic form are in [-1, 1], and their squares add up to pairs / 2.
+    The cumulant generating function at s is the sum of -log(1 - 4 s^2 a^2) / 4, which is at most -(pairs / 8) log(1 - 4
+    s^2). Its transform is largest at s = (sqrt(n^2 + 16 q^2) - n) / 8 q. ``smallest`` is the detectable correlation at
+    a lag with ``least`` pairs.
 
     Args:
         sums: the sum of products at each lag.
-        pairs: number of products per sum.
+        pairs: number of products in each sum.
         least: number of pairs for ``smallest``; None: half of the largest number.
     """
     q, n = np.abs(np.asarray(sums, dtype=np.float64)), np.asarray(pairs, dtype=np.float64)
@@ -116,10 +119,9 @@ def products(sums: Array, pairs: Array, level: float, least: float | None = None
 
 
 def counts(observed: Array, trials: NDArray[Any] | int, rate: float, level: float) -> LawResult:
-    """Test whether any rate of binomial counts differs from the stated rate; two-sided, exact.
+    """Test whether any rate of binomial counts differs from the stated rate. Two-sided and exact.
 
-    ``smallest`` and ``below``: the higher and the lower rate that would have been detected in the count with most
-    trials.
+    ``smallest`` and ``below``: the higher and the lower rate that are detectable in the count with the most trials.
     """
     values = np.asarray(observed, dtype=np.float64).ravel()
     n = np.broadcast_to(np.asarray(trials, dtype=np.float64), values.shape)
@@ -132,10 +134,10 @@ def counts(observed: Array, trials: NDArray[Any] | int, rate: float, level: floa
 
 
 def squares(observed: Array, trials: int, rate: float, level: float) -> LawResult:
-    """Test the spread of independent binomial counts about their mean, two-sided, by the exact law of the sum of
+    """Test the spread of independent binomial counts about their mean. Two-sided, by the exact law of the sum of
     squares.
 
-    ``smallest`` and ``below``: the factors of the variance that would have been detected.
+    ``smallest`` and ``below``: the detectable factors of the variance.
     """
     values = np.asarray(observed, dtype=np.float64).ravel()
     centre, law = law_of_squares(trials, rate, values.size)
@@ -154,7 +156,8 @@ def squares(observed: Array, trials: int, rate: float, level: float) -> LawResul
 
 
 def distances(samples: list[Array], level: float) -> LawResult:
-    """Compare each sample with N(0, 1) (Kolmogorov-Smirnov). ``smallest`` is a distance of distribution functions."""
+    """Compare each sample with N(0, 1) (Kolmogorov-Smirnov). ``smallest`` is a distance between distribution
+    functions."""
     comparisons = [stats.kstest(sample, "norm") for sample in samples]
     p_value = min(1.0, len(samples) * min(float(f.pvalue) for f in comparisons))
     fewest = min(sample.size for sample in samples)  # in the smallest sample a distance is hardest to see
@@ -163,7 +166,7 @@ def distances(samples: list[Array], level: float) -> LawResult:
 
 
 def tails(values: Array, beyond: tuple[float, ...], level: float) -> LawResult:
-    """Test the number of N(0, 1) numbers beyond each of ``beyond`` deviations from zero. Binomial, exact.
+    """Test the number of N(0, 1) numbers beyond each of ``beyond`` deviations from zero. Exact, by the binomial law.
 
     ``smallest`` and ``below``: the detectable multiples of the stated number beyond the last deviation.
     """
@@ -177,9 +180,9 @@ def tails(values: Array, beyond: tuple[float, ...], level: float) -> LawResult:
 
 
 def of_cosines(cosines: Array, size: int) -> Array:
-    """Map cosines of vectors of ``size`` normals with directions independent of them to squares of N(0, 1); exact.
+    """Map cosines between vectors of ``size`` normals and independent directions to squares of N(0, 1) numbers. Exact.
 
-    A cosine's square is Beta(1/2, (n - 1)/2) for any deviation; quantiles of that law are mapped to quantiles.
+    The square of a cosine is Beta(1/2, (n - 1)/2) for any deviation. The map takes quantiles of this law to quantiles.
     """
     # The tail beyond, as 1 minus the distribution function has no digits left far out.
     beyond = special.betainc((size - 1) / 2.0, 0.5, 1.0 - np.minimum(np.square(cosines), 1.0))
@@ -187,9 +190,10 @@ def of_cosines(cosines: Array, size: int) -> Array:
 
 
 def of_ratios(first: Array, second: Array, size: int) -> Array:
-    """Map pairs of sums of ``size`` squares of normals of one deviation to squares of N(0, 1), by their ratio; exact.
+    """Map pairs of sums of ``size`` squared normals of equal deviation to squares of N(0, 1) numbers, by their ratio.
+    Exact.
 
-    The share of either sum is Beta(n/2, n/2) for any deviation. Equal sums give 0.
+    The share of either sum is Beta(n/2, n/2) for any deviation. Equal sums are mapped to 0.
     """
     total = first + second
     share = np.where(total > 0.0, np.minimum(first, second) / np.maximum(total, _TINY), 0.5)  # two zeros are equal
@@ -198,11 +202,10 @@ def of_ratios(first: Array, second: Array, size: int) -> Array:
 
 
 def of_spans(outside: Array, before: Array, size: int) -> Array:
-    """Map shares of a vector's square outside the span of ``before`` other vectors of ``size`` normals to N(0, 1);
-    exact.
+    """Map the shares of a vector's square outside the span of ``before`` vectors of ``size`` normals to N(0, 1). Exact.
 
-    The share is Beta((n - b)/2, b/2), independent of earlier vectors' shares. Positive: a larger share is inside the
-    span.
+    The share is Beta((n - b)/2, b/2), independent of earlier vectors' shares. A positive number means that a larger
+    share is inside the span.
     """
     inner, outer = before / 2.0, (size - before) / 2.0
     low = special.betainc(inner, outer, 1.0 - outside)
@@ -213,7 +216,8 @@ def of_spans(outside: Array, before: Array, size: int) -> Array:
 
 
 def either(findings: Sequence[LawResult]) -> LawResult:
-    """Combine tests that share a level: return the most deviant result, with the first test's detectable deviations."""
+    """Combine tests that share a level. Return the most deviant result, with the detectable deviations of the first
+    test."""
     worst = min(findings, key=lambda f: f.p_value)
     p_value = min(1.0, len(findings) * worst.p_value)
     return LawResult(p_value, worst.measured, findings[0].smallest, findings[0].below)
@@ -222,13 +226,13 @@ def either(findings: Sequence[LawResult]) -> LawResult:
 def areas(measured: float, error: float, limit: float, number: int, level: float) -> LawResult:
     """Test whether an AUROC is above ``limit``, one-sided. The p-value is exp(-n KL(measured || limit)).
 
-    n is the smaller group's size. Hoeffding (1963), section 5b: a two-sample U-statistic is a mean over pairings of
-    means of n independent terms, so his Theorem 1 holds. ``smallest`` is an AUROC; NaN if none up to 1 would be
-    detected.
+    n is the size of the smaller group. By Hoeffding (1963), section 5b, a two-sample U-statistic is a mean over
+    pairings of means of n independent terms, so his Theorem 1 applies. ``smallest`` is the detectable AUROC; NaN if no
+    AUROC up to 1 is detectable.
 
     Args:
         limit: the largest allowed AUROC.
-        number: size of the smaller group, n.
+        number: n, the size of the smaller group.
     """
     p_value = math.exp(-number * _divergence(measured, limit)) if measured > limit else 1.0
     reach = number * _divergence(1.0, limit) > -math.log(level)
@@ -241,10 +245,10 @@ def areas(measured: float, error: float, limit: float, number: int, level: float
 
 
 def close_pairs(values: Array, within: float, level: float) -> LawResult:
-    """Test whether more N(0, 1) numbers are within ``within`` above another than by chance, as on a grid. A Poisson
-    bound.
+    """Test whether more pairs of N(0, 1) numbers are within ``within`` than by chance, as on a grid. A Poisson bound.
 
-    P(|X - Y| < w) is at most w / sqrt(pi). ``smallest`` is a grid's width, ``below`` the largest expected number.
+    P(|X - Y| < w) is at most w / sqrt(pi). ``smallest`` is the detectable width of a grid, ``below`` the largest
+    expected number.
     """
     number = values.size
     # Between neighbours in order, of which there are at most as many as close pairs.
@@ -255,8 +259,8 @@ def close_pairs(values: Array, within: float, level: float) -> LawResult:
 
 
 def lag_sums(rows: Array) -> tuple[Array, Array]:
-    """Return the sums of products at lags 1 .. L - 1 along the last axis, over all other axes, and the number of
-    products."""
+    """Return the sums of products at lags 1 .. L - 1 along the last axis, summed over all other axes; and their numbers
+    of products."""
     size = rows.shape[-1]
     spectrum = np.fft.rfft(rows.reshape(-1, size), 2 * size, axis=1)  # padded with zeros, or lags would wrap around
     sums = np.fft.irfft(np.square(np.abs(spectrum)).sum(axis=0), 2 * size)[1:size]
@@ -268,7 +272,7 @@ def lag_sums(rows: Array) -> tuple[Array, Array]:
 
 @functools.lru_cache(maxsize=1024)
 def _seen_deviations(freedom: int, each: float) -> tuple[float, float]:
-    """Return the larger and the smaller deviation that ``deviations`` would have detected at the level of each sum."""
+    """Return the larger and the smaller deviation that ``deviations`` detects if each sum has level ``each``."""
     high, low = float(stats.chi2.isf(each / 2, freedom)), float(stats.chi2.ppf(each / 2, freedom))
     # A deviation t makes the sum t^2 times chi-squared, of which the share SEEN lies beyond the quantile used here.
     up = math.sqrt(high / float(stats.chi2.isf(SEEN, freedom)))
@@ -277,15 +281,14 @@ def _seen_deviations(freedom: int, each: float) -> tuple[float, float]:
 
 @functools.lru_cache(maxsize=1024)
 def _seen_between(size: float, each: float) -> float:
-    """Return the correlation of vectors of this size that ``correlations`` would have detected at level ``each``."""
+    """Return the correlation that ``correlations`` detects in vectors of this size at level ``each``."""
     threshold = math.sqrt(float(stats.beta.isf(each, 0.5, (size - 1) / 2)))
     return math.tanh(math.atanh(min(threshold, 1.0 - 1e-15)) + _Z / math.sqrt(size - 1))
 
 
 @functools.lru_cache(maxsize=1024)
 def _seen_correlation(pairs: float, target: float) -> float:
-    """Return the correlation that ``products`` would have detected over ``pairs`` pairs, if its rate must reach
-    ``target``."""
+    """Return the correlation that ``products`` detects over ``pairs`` pairs, if its rate must reach ``target``."""
     highest = pairs + 10.0 * target  # where the rate is above the target
     threshold = optimize.brentq(lambda x: float(_chernoff(np.array([x]), np.array([pairs]))[0]) - target, 0.0, highest)
     return float((threshold + _Z * math.sqrt(pairs)) / pairs)
@@ -293,11 +296,11 @@ def _seen_correlation(pairs: float, target: float) -> float:
 
 @functools.lru_cache(maxsize=1024)
 def _seen_rates(trials: int, rate: float, each: float) -> tuple[float, float, int]:
-    """Return the higher and the lower rate that ``counts`` would have detected, and the smallest count rejected as too
+    """Return the higher and the lower rate that ``counts`` detects, and the smallest count that it rejects as too
     large.
 
     Args:
-        each: level of each side of the count.
+        each: level for each side of a count.
     """
     high = int(stats.binom.isf(each, trials, rate)) + 1
     low = int(stats.binom.ppf(each, trials, rate)) - 1
@@ -309,7 +312,7 @@ def _seen_rates(trials: int, rate: float, each: float) -> tuple[float, float, in
 
 @functools.lru_cache(maxsize=1024)
 def _seen_distance(size: int, each: float) -> float:
-    """Return the distance of distribution functions that ``distances`` would have detected in a sample of this size."""
+    """Return the distance between distribution functions that ``distances`` detects in a sample of this size."""
     # P(D_n < distance - x) <= 2 exp(-2 n x^2), Massart
     slack = math.sqrt(math.log(2.0 / (1.0 - SEEN)) / (2.0 * size))
     return float(stats.kstwo.isf(each, size)) + slack
@@ -317,13 +320,13 @@ def _seen_distance(size: int, each: float) -> float:
 
 @functools.lru_cache(maxsize=1024)
 def _seen_width(number: int, within: float, expected: float, level: float) -> float:
-    """Return the width of a grid that ``close_pairs`` would have detected; NaN if none."""
+    """Return the width of a grid that ``close_pairs`` detects; NaN if it detects none."""
     least = float(stats.poisson.isf(level, expected)) + 1.0
     at = stats.norm.pdf(np.linspace(-6.0, 6.0, 2401))
 
     def seen(width: float) -> float:
-        """Return how many numbers share a grid cell with a lower number, minus the smallest rejected number and their
-        spread."""
+        """Return the margin of detection: numbers that share a grid cell with a lower one, minus the smallest rejected
+        number and the spread."""
         of_cell = number * width * at
         shared = float((of_cell + np.expm1(-of_cell)).sum() * 0.005 / width)  # 0.005: step of the points in ``at``
         return shared - _Z * math.sqrt(shared) - least
@@ -339,7 +342,7 @@ def _chernoff(q: Array, n: Array) -> Array:
 
 
 def _divergence(a: float, b: float) -> float:
-    """Return the KL divergence of two Bernoulli laws, in nats."""
+    """Return the KL divergence of two Bernoulli distributions, in nats."""
     return float(special.rel_entr(a, b) + special.rel_entr(1.0 - a, 1.0 - b))
 
 
@@ -349,9 +352,10 @@ def _chi2_tails(value: float, freedom: int) -> tuple[float, float]:
 
 @functools.lru_cache(maxsize=32)
 def law_of_squares(trials: int, rate: float, number: int) -> tuple[int, Array]:
-    """Return the integer nearest the mean, and the law of the sum of ``number`` squared distances from it, at 0, 1, ...
+    """Return the integer nearest the mean, and the probabilities 0, 1, ... of the sum of ``number`` squared distances
+    to it.
 
-    The law is computed by powers of the discrete Fourier transform, exact to about 1e-15.
+    The probabilities come from powers of the discrete Fourier transform, and are exact to about 1e-15.
     """
     centre = round(trials * rate)  # a whole number, so that squared distances are whole too
     whole = stats.binom.pmf(np.arange(trials + 1), trials, rate)
@@ -365,7 +369,7 @@ def law_of_squares(trials: int, rate: float, number: int) -> tuple[int, Array]:
 
 
 def _reach(law: Array, number: int) -> int:
-    """Return a length that the sum of ``number`` such variables exceeds with probability below 1e-15 (Bernstein)."""
+    """Return a length that a sum of ``number`` such variables exceeds with probability below 1e-15 (Bernstein)."""
     at = np.arange(law.size)
     mean = float(law @ at)
     variance = float(law @ np.square(at)) - mean**2

@@ -1,5 +1,4 @@
-"""Checks whether the noise of whole trainings is as stated, in coordinates without gradients: size, law,
-independence."""
+"""Check the noise of whole trainings in coordinates without gradients: size, distribution and independence."""
 
 import math
 
@@ -15,15 +14,14 @@ _ROWS = 1000  # of a block of correlations
 
 
 def noise_checks(noise: NDArray[np.float32], trainings: int = 1) -> tuple[Check, ...]:
-    """Check that the noise is N(0, 1), independent between trainings, steps and coordinates. Two-sided: both too little
-    and too much noise fail.
+    """Check that the noise is N(0, 1), independent between trainings, steps and coordinates. Two-sided.
 
-    The first check tests the stated deviation. The others test the noise divided by its measured deviation, so that a
-    wrong deviation raises only one alarm. The measured deviation is taken as exact (T P is in the thousands).
+    The first check tests the stated deviation. The other checks divide the noise by its measured deviation, so a wrong
+    deviation raises only one alarm. They treat the measured deviation as exact, because T P is in the thousands.
 
     Args:
         noise: noise divided by the stated deviation, shape (trainings x T, P).
-        trainings: number of consecutive trainings with T steps each.
+        trainings: number of consecutive trainings, each with T steps.
     """
     z = noise.astype(np.float64)
     rows, places = z.shape
@@ -90,7 +88,7 @@ def _between_places(u: Array) -> list[Check]:
 
 
 def _largest(u: Array) -> float:
-    """Return the largest correlation between two rows, computed for a block of rows at a time."""
+    """Return the largest correlation between two rows. Computes a block of rows at a time."""
     unit = u / np.maximum(np.linalg.norm(u, axis=1, keepdims=True), 1e-300)
     largest = 0.0
     for start in range(0, len(unit), _ROWS):
@@ -100,6 +98,6 @@ def _largest(u: Array) -> float:
 
 
 def _share(times: float, number: int) -> float:
-    """Return the share of variance, common to ``number`` values, that multiplies the deviation of their sum by
+    """Return the share of variance that ``number`` values must have in common to multiply their sum's deviation by
     ``times``."""
     return min(1.0, (times**2 - 1.0) / max(1, number - 1))

@@ -1,10 +1,10 @@
-"""Opacus as a private step, to be examined by a white-box audit (Yousefpour et al. 2021).
+"""Opacus as a private step for a white-box audit (Yousefpour et al. 2021).
 
-These parts are Opacus' own: gradients of single records by its hooks, or their clipped sum by fast gradient and ghost
-clipping; and clip, sum, noise and division by its optimizers. Two parts are heldin's. First, heldin draws the cohort
-(by Poisson sampling, or in shuffled batches). Second, heldin adds the gradients of gradient canaries to the records'
-gradients, and clips them under fast gradient and ghost clipping. Opacus has no users with several records: it clips
-each record separately. So a plan for users runs as it does for people who mistake examples for users.
+These parts are Opacus's own: gradients of single records by its hooks, or their clipped sum by fast gradient and ghost
+clipping; and clip, sum, noise and division by its optimizers. Two parts are heldin's. First, heldin draws the cohort,
+by Poisson sampling or in shuffled batches. Second, heldin adds the gradients of gradient canaries to the records'
+gradients, and clips them under fast gradient and ghost clipping. Opacus knows no users with several records: it clips
+each record separately. A plan for users therefore runs as if somebody had mistaken examples for users.
 """
 
 import warnings
@@ -29,14 +29,13 @@ class OpacusStep:
     """One step of Opacus, for ``heldin.audit_trainer``.
 
     Attributes:
-        mode: how gradients of single records are clipped: by hooks that keep them; "fast" and "ghost" by two backward
-            passes, the second of which is weighted. Ghost clipping refuses a model with tied weights.
-        poisson: whether to draw the cohort by the plan; False: equal batches of a shuffled epoch, as
-            ``make_private(poisson_sampling=False)`` takes them from the data loader.
-        positions: whether to give each record its own row of position ids, as the hooks require. Without it, a model
-            that makes one row for the whole batch has one gradient of its position embeddings for all records, and
-            Opacus stops.
-        passes: number of physical batches per step, as ``BatchMemoryManager`` divides it.
+        mode: how gradients of single records are clipped. Hooks store them; "fast" and "ghost" use two backward passes,
+            the second of them weighted. Ghost clipping refuses a model with tied weights.
+        poisson: whether to draw the cohort as the plan states. False: equal batches of a shuffled epoch, which
+            ``make_private(poisson_sampling=False)`` takes from the data loader.
+        positions: whether to give each record its own row of position ids, which the hooks need. A model that makes one
+            row for the whole batch has a single gradient of its position embeddings for all records, and Opacus stops.
+        passes: number of physical batches per step, into which ``BatchMemoryManager`` divides the step.
     """
 
     mode: Literal["hooks", "fast", "ghost"] = "hooks"
@@ -47,13 +46,13 @@ class OpacusStep:
     def __call__(
         self, model: PreTrainedModel, training: PrivateTraining, step: int, sequences: Sequence[Tokens]
     ) -> float | None:
-        """Put the gradient for the optimizer into ``.grad``.
+        """Write the gradient for the optimizer into ``.grad``.
 
         Args:
             model: the model; its ``.grad`` is set.
 
         Raises:
-            InputError: Opacus lacks the mechanism's clip or divisor, or is not installed.
+            InputError: Opacus does not support the mechanism's clip or divisor, or is not installed.
         """
         optimizer = self._optimizer(model, training, step)
         drawn = training.drawn(step) if self.poisson else shuffled_batch(training, step)
@@ -109,7 +108,7 @@ class OpacusStep:
         records: Sequence[Tokens],
         canaries: Sequence[Mapping[str, torch.Tensor]],
     ) -> None:
-        """Put the inputs of the optimizer on the parameters: gradients of records, or their clipped sum."""
+        """Set the optimizer's inputs on the parameters: gradients of records, or their clipped sum."""
         from opacus import GradSampleModule
         from opacus.grad_sample import GradSampleModuleFastGradientClipping
         from opacus.utils.fast_gradient_clipping_utils import DPTensorFastGradientClipping
@@ -158,7 +157,7 @@ class OpacusStep:
 
 @dataclass(frozen=True)
 class _WithPositions:
-    """A model that gets a row of position ids for each record."""
+    """A model that gets a separate row of position ids for each record."""
 
     hooked: Any
 
@@ -168,7 +167,7 @@ class _WithPositions:
 
 
 def shuffled_batch(training: PrivateTraining, step: int) -> list[SampledUnit]:
-    """Return a batch of a shuffled epoch, of the size that the plan expects."""
+    """Return a batch of a shuffled epoch, with the size that the plan expects."""
     units, rate = training.units, training.mechanism.sampler.rate
     size = max(1, round(rate * len(units)))
     epoch, place = divmod(step, max(1, len(units) // size))
@@ -182,7 +181,7 @@ def _seed(key: bytes, purpose: str, number: int) -> int:
 
 
 def _of_records(parameter: torch.nn.Parameter) -> torch.Tensor:
-    """Return gradients per record, shape (records, ...); empty if no record was drawn."""
+    """Return a parameter's gradients per record, shape (records, ...); empty if no record was drawn."""
     gradients: torch.Tensor | None = getattr(parameter, "grad_sample", None)
     return torch.zeros((0, *parameter.shape), device=parameter.device) if gradients is None else gradients
 

@@ -1,8 +1,8 @@
-"""The contribution of a unit, by one plain backward pass, and the units in a step, computed from contributions.
+"""Compute a unit's contribution by one plain backward pass, and find the units in a step from their contributions.
 
-The code is slow and simple: it uses no part of heldin's engine, no batches and no padding. Units' contributions at the
-weights of a step are linearly independent, except for units with equal texts. So a step without noise shows which units
-it summed, and whether it contains anything else.
+The code is slow and simple. It uses no part of heldin's engine, no batches and no padding. At the weights of a step,
+units' contributions are linearly independent, unless units have equal texts. A step without noise therefore shows which
+units it summed, and whether it contains anything else.
 """
 
 import functools
@@ -29,7 +29,7 @@ class Reading:
     """One step, decomposed into contributions.
 
     Attributes:
-        taken: number of times each column's contribution was found, unrounded, shape (columns,).
+        taken: how often the step contains each column's contribution, unrounded, shape (columns,).
         off: distance of the step from the nearest whole numbers of contributions, divided by the largest contribution.
     """
 
@@ -38,23 +38,22 @@ class Reading:
 
     @property
     def odd(self) -> float:
-        """Return the largest distance of a column from a whole number."""
+        """Return the largest distance of a column's number from a whole number."""
         return float(np.abs(self.taken - np.rint(self.taken)).max(initial=0.0))
 
 
 @dataclass(frozen=True)
 class _Weights:
-    """A model that equals another model if their weights are equal."""
+    """A key for a model; two keys are equal if their models have equal weights."""
 
     digest: bytes  # all that equality and hash look at: training changes a model in place
     base: LanguageModel = field(compare=False)
 
 
 def gradient(base: LanguageModel, texts: Texts) -> Array:
-    """Return the mean over records of the gradient of the mean loss over a record's own tokens, (d,); zero without
-    records.
+    """Return the mean over records of the gradient of each record's mean token loss, (d,); zero without records.
 
-    Charles et al. 2024, Algorithm 2. The result is cached by weights and records: do not write to it.
+    See Charles et al. 2024, Algorithm 2. The result is cached by weights and records, so do not write to it.
     """
     weights = hashlib.sha256()
     for parameter in base.model.parameters():
@@ -79,7 +78,8 @@ def _gradient(weights: _Weights, texts: Texts) -> Array:
 
 
 def contribution(base: LanguageModel, texts: Texts, clip_norm: float) -> Array:
-    """Return the clipped gradient of a unit with these records over the clip norm, (d,); zero if it is not finite."""
+    """Return the clipped gradient of a unit with these records, divided by the clip norm, (d,); zero if it is not
+    finite."""
     whole = gradient(base, texts)
     norm = math.sqrt(float(whole @ whole))
     return whole / max(norm, clip_norm) if math.isfinite(norm) else np.zeros_like(whole)  # min(1, C / norm) / C
@@ -87,10 +87,10 @@ def contribution(base: LanguageModel, texts: Texts, clip_norm: float) -> Array:
 
 @dataclass(frozen=True, eq=False)
 class ContributionColumns:
-    """The contributions of which a step can be composed.
+    """The contributions that a step can consist of.
 
     Attributes:
-        names: names of the units in each column; several if their texts are equal.
+        names: names of the units of each column; several names if units have equal texts.
         matrix: the contributions, shape (columns, d).
     """
 
@@ -99,24 +99,24 @@ class ContributionColumns:
 
     @functools.cached_property
     def _inverse(self) -> Array:
-        """The pseudo-inverse, shape (d, columns); zeros for a column of zeros."""
+        """The pseudo-inverse, shape (d, columns). A column of zeros gives zeros."""
         return np.asarray(np.linalg.pinv(self.matrix), dtype=np.float64)
 
     def read(self, released: Array) -> Reading:
-        """Decompose a step, shape (d,), by least squares."""
+        """Decompose a step of shape (d,) into contributions by least squares."""
         taken = released @ self._inverse
         return Reading(taken, self.off(released, np.rint(taken)))
 
     def off(self, released: Array, taken: Array) -> float:
-        """Return the distance of a step from these numbers of contributions, over the largest contribution (1 if all
-        are zero)."""
+        """Return how far a step is from these numbers of contributions, over the largest contribution (1 if all are
+        zero)."""
         largest = float(np.linalg.norm(self.matrix, axis=1).max(initial=0.0))
         return float(np.linalg.norm(released - taken @ self.matrix)) / (largest or 1.0)
 
 
 def columns_of(base: LanguageModel, alike: Mapping[Texts, Sequence[str]], clip_norm: float) -> ContributionColumns:
-    """Return the columns of units, grouped by equal contributions (``alike_in``), at the current weights of
-    ``base``."""
+    """Return the columns at the current weights of ``base``, one for all units with equal contributions
+    (``alike_in``)."""
     parts = [contribution(base, texts, clip_norm) for texts in alike]
     return ContributionColumns(tuple(tuple(names) for names in alike.values()), np.stack(parts))
 
@@ -124,7 +124,7 @@ def columns_of(base: LanguageModel, alike: Mapping[Texts, Sequence[str]], clip_n
 def alike_in(
     training: PrivateTraining, units: Sequence[SampledUnit], step: int, sequences: Sequence[Tokens]
 ) -> dict[Texts, list[str]]:
-    """Return names of the units with texts, by the token ids of the records that they contribute to a step."""
+    """Return the names of units with texts, by the token ids of the records that they contribute to a step."""
     names: dict[Texts, list[str]] = {}
     for unit in units:
         records = training.contribution(unit, step, sequences)

@@ -1,6 +1,6 @@
-"""The possible findings of an audit of a trainer, as enumerations, and the findings that a user may accept in advance.
+"""The possible findings of an audit of a trainer, and the findings that a user may accept in advance.
 
-This module imports neither torch nor numpy, for the command line's help.
+This module imports neither torch nor numpy, because the command line's help needs it.
 """
 
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ from heldin.base.errors import InputError
 
 
 class AlarmKind(StrEnum):
-    """The meaning of an alarm about the trainer."""
+    """What an alarm means about the trainer."""
 
     MECHANISM = "mechanism"  # on finite input it does not run the stated mechanism
     NON_FINITE = "non-finite"  # a unit whose gradient is not finite breaks the step for others
@@ -34,7 +34,7 @@ class TrainerOutcome(StrEnum):
 
 
 def accepted_kinds(accept: Sequence[str]) -> tuple[AlarmKind, ...]:
-    """Return the kinds of alarms accepted in advance. Raises InputError for a kind that cannot be accepted."""
+    """Return the kinds of alarms that the user accepts. Raises InputError for a kind that nobody may accept."""
     choices = [kind.value for kind in Acceptable]
     # A string is a sequence too, of letters.
     if isinstance(accept, str) or not set(accept) <= set(choices):

@@ -1,4 +1,4 @@
-"""The power of a white-box audit of a trainer, before the audit runs, and the audited mechanism."""
+"""The audited mechanism of a white-box audit, and what the audit can detect, computed before it runs."""
 
 import bisect
 from dataclasses import dataclass
@@ -36,11 +36,11 @@ _NOISE_VALUES = 4_000_000  # float32 numbers over all steps and trainings: 16 MB
 
 @dataclass(frozen=True)
 class WeakerTrainer:
-    """The power of the one-run test against a trainer with too little noise.
+    """The power of the one-run test against a trainer that adds too little noise.
 
     Attributes:
         noise: noise of the trainer, as a share of the stated noise.
-        auroc: the largest AUROC that this noise allows.
+        auroc: the largest AUROC that an attacker can reach with this noise.
     """
 
     noise: float
@@ -50,14 +50,14 @@ class WeakerTrainer:
 
 @dataclass(frozen=True)
 class TrainerPower:
-    """The power of the audit, before it runs.
+    """The power of the audit, computed before it runs.
 
     Attributes:
         canaries: number of canary users over all trainings.
-        auroc_ceiling: the largest AUROC under the claim.
+        auroc_ceiling: the largest AUROC that the claim allows.
         max_certifiable_epsilon: lower bound on epsilon if all guesses are right.
-        weaker: power against trainers with too little noise.
-        noise_error: relative error of the noise deviation that the noise test detects with probability 0.99.
+        weaker: power against trainers that add too little noise.
+        noise_error: relative error of the noise deviation that the noise check detects with probability 0.99.
     """
 
     canaries: int
@@ -84,22 +84,22 @@ def chosen_mechanism(
     noise_multiplier: float | None = None,
     target_epsilon: float | None = None,
 ) -> Mechanism:
-    """Return the mechanism of a plan file, or of the options of ``heldin white-box``.
+    """Return the mechanism in a plan file, or the mechanism that the options of ``heldin white-box`` describe.
 
     Args:
-        plan: a plan.json; excludes all options other than the group size.
+        plan: path of a plan.json; excludes all options other than the group size.
         kind: "uls", "els" or "example".
         users: public number of users, for uls.
         cohort: expected number of users per step.
         examples: public number of examples, for els and example.
         batch: expected number of examples per step.
-        sampling_rate: probability that a unit is sampled in a step; replaces the numbers of units and of drawn units.
+        sampling_rate: probability that a step samples a unit; replaces the numbers of units and of drawn units.
         group_size: maximum number of examples per user.
-        noise_multiplier: noise standard deviation / clip norm.
-        target_epsilon: epsilon for which the noise is calibrated; replaces the noise multiplier.
+        noise_multiplier: noise standard deviation divided by clip norm.
+        target_epsilon: epsilon for which to calibrate the noise; replaces the noise multiplier.
 
     Raises:
-        InputError: a plan is given together with options, options are missing or conflict, or the mechanism is invalid.
+        InputError: a plan and options exclude each other, options are missing or conflict, or the mechanism is invalid.
     """
     given = (kind, users, cohort, examples, batch, sampling_rate, steps, delta, noise_multiplier, target_epsilon)
     if plan is not None:
@@ -145,17 +145,19 @@ def trainer_mechanism(
     noise_multiplier: float | None = None,
     target_epsilon: float | None = None,
 ) -> Mechanism:
-    """Return the mechanism of ``heldin white-box`` without a plan: clip norm 0.1, divided by the expected cohort.
+    """Return the mechanism of ``heldin white-box`` without a plan. The clip norm is 0.1, the divisor the expected
+    cohort.
 
     Args:
         kind: "uls" (users sampled), "els" (examples sampled, at most ``group_size`` per user), "example".
         sampler: sampler of users, or of examples.
-        group_size: maximum number of examples per user G; in ULS a user's records per step, which cost no privacy.
-        noise_multiplier: noise standard deviation / clip norm; exactly one of this and ``target_epsilon``.
-        target_epsilon: epsilon for which the noise is calibrated.
+        group_size: maximum number of examples per user, G; for "uls", a user's records per step, which cost no privacy.
+        noise_multiplier: noise standard deviation divided by clip norm; give exactly one of this and
+            ``target_epsilon``.
+        target_epsilon: epsilon for which to calibrate the noise.
 
     Raises:
-        InputError: the kind is unknown, or ``Mechanism`` refuses.
+        InputError: the kind is unknown, or ``Mechanism`` raises.
     """
     if kind not in KINDS:
         raise InputError(f"--kind is {kind}: choose from {', '.join(KINDS)}")
@@ -178,10 +180,10 @@ def trainer_mechanism(
 
 
 def trainer_power(mechanism: Mechanism, canaries: int, *, alpha: float = 0.05) -> TrainerPower:
-    """Return what an audit with this many canary users, over all trainings, could certify or falsify.
+    """Return what an audit with this many canary users, over all trainings, can certify or falsify.
 
-    The attacker of a trainer with less noise is the accountant's own for that noise, approximated as Gaussian with the
-    same AUROC. Raises InputError for too few canaries, and for a mechanism without a guarantee.
+    For a trainer with less noise, the attacker is the accountant's own for that noise, approximated as Gaussian with
+    the same AUROC. Raises InputError for too few canaries, and for a mechanism without a guarantee.
     """
     claim, event = claim_of(mechanism)
     # As if the coins fell evenly.
@@ -189,7 +191,8 @@ def trainer_power(mechanism: Mechanism, canaries: int, *, alpha: float = 0.05) -
     tries = one_run.paid_tries(canaries, alpha=alpha)
 
     def least(attempt: Try) -> int:
-        """Return the smallest number of right guesses that the test rejects; made + 1 if there is none."""
+        """Return the smallest number of right guesses that the test rejects; one more than the guesses made if there is
+        none."""
         # By bisection: what rejects some number of right guesses rejects any larger number of them.
         return bisect.bisect_left(
             range(attempt.made + 1),
@@ -215,7 +218,7 @@ def trainer_power(mechanism: Mechanism, canaries: int, *, alpha: float = 0.05) -
 
 
 def power_table(power: TrainerPower) -> str:
-    """Return the power as plain text, printed before the run."""
+    """Return the power as plain text, which is printed before the run."""
     lines = [
         f"claim: epsilon {power.epsilon:.4g} at delta {power.delta:g}; no attacker's AUROC is above "
         f"{power.auroc_ceiling:.4f}",
@@ -227,12 +230,16 @@ def power_table(power: TrainerPower) -> str:
         f"{100.0 * weak.probability:.0f} % of audits"
         for weak in power.weaker
     ]
-    lines += [f"  noise off by {100.0 * power.noise_error:.2g} % either way: the noise test sees it in 99 % of audits"]
+    lines += [
+        f"  noise off by {100.0 * power.noise_error:.2g} % in either direction: the noise check detects it in 99 % of"
+        " audits"
+    ]
     return "\n".join(lines)
 
 
 def claim_of(mechanism: Mechanism) -> tuple[Claim, PoissonGaussian]:
-    """Return the accountant's curve as a claim, and one step's event. Raises InputError if the mechanism has none."""
+    """Return the accountant's curve as a claim, and the event of one step. Raises InputError if there is no
+    guarantee."""
     check_auditable(mechanism)
     promise, event = mechanism.guarantee(), mechanism.assumed_event
     if not isinstance(promise, Guarantee):
@@ -243,10 +250,11 @@ def claim_of(mechanism: Mechanism) -> tuple[Claim, PoissonGaussian]:
 
 
 def coin_design(alpha: float, *, gaussian: bool = False) -> Design:
-    """Return a design of independent fair coins, drawn and witnessed here; set ``gaussian`` if nothing is sampled."""
+    """Return a design of independent fair coins that heldin draws and observes. Set ``gaussian`` if nothing is
+    sampled."""
     return Design(Assignment.COIN, alpha=alpha, gaussian=gaussian)
 
 
 def quiet_places(steps: int, trainings: int) -> int:
-    """Return the number of coordinates for the noise test, limited by memory."""
+    """Return the number of coordinates for the noise check, which memory limits."""
     return max(50, min(_QUIET, _NOISE_VALUES // (steps * trainings)))

@@ -1,10 +1,10 @@
-"""A trainer in two processes that train together, started here on one machine in the way of ``torchrun``.
+"""Run a trainer in two processes that train together, started on one machine in the way of ``torchrun``.
 
-The checks: noise is added once, whole units are clipped, all processes see one release.
+The checks test whether noise is added once, units are clipped as a whole, and all processes see one release.
 
-Each process is a new interpreter with torch.distributed's default group (gloo, connected through a file, so no port is
-needed), and does every run. The trainer is pickled, so it must be importable: a function or a dataclass of a module,
-not a function made by another.
+Each process is a new interpreter that makes all runs. It has torch.distributed's default group (gloo, connected through
+a file, so it needs no port). The trainer is pickled, so the process must be able to import it. It may be a function or
+a dataclass of a module, but not a function that another function made.
 """
 
 import contextlib
@@ -47,10 +47,10 @@ _TOGETHER = f"{PROCESSES} processes"
 
 @dataclass(frozen=True)
 class Job:
-    """One run, and the function that observes it.
+    """One run, and the name of the function that observes it.
 
     Attributes:
-        how: name of the observing function of ``white_box.trainers``.
+        how: name of a function in ``white_box.trainers``.
     """
 
     how: How
@@ -60,11 +60,11 @@ class Job:
 
 
 class NotRun(Exception):
-    """The reason why no run in several processes was possible, in one line."""
+    """No run in several processes was possible; the message gives the reason in one line."""
 
 
 def together(jobs: Sequence[Job]) -> list[tuple[Any, ...]]:
-    """Run the jobs in several processes, and return the result of each process for each job.
+    """Run the jobs in several processes. Return, for each job, the result of each process.
 
     Raises NotRun if the trainer cannot be pickled, or a process fails or takes too long.
     """
@@ -118,7 +118,7 @@ def _wait(started: "Sequence[subprocess.Popen[bytes]]", folder: Path) -> None:
 
 
 def _take_part(folder: Path, rank: int) -> None:
-    """Do the work of one process in the folder."""
+    """Do the work of one process, and write its results to the folder."""
     # Both processes share the cores: with more threads than cores each is many times slower than with one thread.
     torch.set_num_threads(1)
     store = f"file://{folder / 'meeting'}"
@@ -135,7 +135,7 @@ def _take_part(folder: Path, rank: int) -> None:
 
 
 def process_checks(stage: Stage, trainer: Trainer, key: bytes, low: float) -> tuple[Check, ...]:
-    """Run the trainer in two processes and compare them, or report why that is impossible."""
+    """Run the trainer in two processes and compare their results, or report why this is impossible."""
     try:
         seen = together([job for part in PARTS for job in jobs(part, stage, trainer, key, low)])
     except NotRun as why:
@@ -148,8 +148,7 @@ def process_checks(stage: Stage, trainer: Trainer, key: bytes, low: float) -> tu
 
 
 def jobs(part: Part, stage: Stage, trainer: Trainer, key: bytes, low: float) -> list[Job]:
-    """Return the jobs of the processes: empty steps under two keys; steps with all texts and with some texts;
-    sampling."""
+    """Return the jobs: empty steps under two keys, steps with all texts, steps with some texts, and sampling."""
     match part:
         case "noise":
             return [Job("releases", run, stage, trainer) for run in empty_runs(stage, key)]
@@ -164,7 +163,7 @@ def jobs(part: Part, stage: Stage, trainer: Trainer, key: bytes, low: float) -> 
 
 
 def checks_of(part: Part, stage: Stage, seen: Sequence[Sequence[Any]]) -> tuple[Check, ...]:
-    """Check the observations of the processes in the part's jobs, shape (jobs, processes)."""
+    """Check the observations of each process in each of the part's jobs; ``seen`` has shape (jobs, processes)."""
     percent = f"{100 * ROUNDING:g} %"
     match part:
         case "noise":
@@ -175,7 +174,7 @@ def checks_of(part: Part, stage: Stage, seen: Sequence[Sequence[Any]]) -> tuple[
             checks += checks_of_empty_steps(over_stated(stage, [outputs[0] for outputs in seen]))
         case "texts":
             off = max(furthest(of_one) for outputs in seen for of_one in outputs)
-            detects = f"what a unit with texts adds, {percent} of the largest contribution off"
+            detects = f"a unit with texts whose contribution is off by {percent} of the largest"
             checks = [exact("texts", "processes", off, 0.0, detects)]
         case "draws":
             checks = checks_of_draws([seen[0][0]], stage)  # as the first process saw them

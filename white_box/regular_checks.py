@@ -1,11 +1,10 @@
-"""Noise that is too regular as a whole: each number follows the stated law, but some function of many numbers is
-constant.
+"""Check for noise that is too regular: each number has the stated law, but a function of many numbers is constant.
 
-If a trainer subtracts the noise's mean, it releases the sum of a tensor without noise. If a trainer scales noise to the
-stated norm, it reveals the norm of the sum. If noise covers few dimensions, the other dimensions have none. In all
-three cases every coordinate has its stated deviation and law. So these checks compare sums, norms, spans, and cosines
-with known directions, for tensors, for all numbers, for rows and for columns. Each law is exact and holds for any
-deviation, which other checks compare; every test is two-sided.
+If a trainer subtracts the mean of the noise, it releases the sum of a tensor without noise. If a trainer scales noise
+to the stated norm, it reveals the norm of the sum. If noise covers only few dimensions, the other dimensions have none.
+In all three cases, every coordinate has its stated deviation and law. These checks therefore compare sums, norms,
+spans, and cosines with known directions. They cover tensors, all numbers, rows and columns. Each law is exact for any
+deviation, which other checks test. Every test is two-sided.
 """
 
 import math
@@ -27,7 +26,7 @@ _PART = LEVEL / len(PARTS)  # the kinds of parts share the level of their check
 
 
 def regular_checks(tensors: Tensors, name: str) -> tuple[Check, ...]:
-    """Check sums, norms and spans of the parts; ``tensors`` is noise of one deviation."""
+    """Check the sums, norms and spans of parts of the noise. All numbers in ``tensors`` have one deviation."""
     parts = {part: list(_blocks(tensors, part)) for part in PARTS}
     every = whole(tensors)
     sums = [_varied(part, [_sums(z) for z in blocks], _sums(every)) for part, blocks in parts.items()]
@@ -35,7 +34,7 @@ def regular_checks(tensors: Tensors, name: str) -> tuple[Check, ...]:
     spans = [
         _spanned(part, [shares_in_spans(z) for z in blocks], shares_in_spans(every)) for part, blocks in parts.items()
     ]
-    inside = f"{name}, what lies in the span of earlier noise, off by"
+    inside = f"{name}, a share in the span of earlier noise that is off by"
     return (
         _check(f"{name}: how much sums vary", sums, 1.0, f"{name}, sums that vary by"),
         _check(f"{name}: how much norms vary", norms, 1.0, f"{name}, norms that vary by"),
@@ -44,13 +43,13 @@ def regular_checks(tensors: Tensors, name: str) -> tuple[Check, ...]:
 
 
 def direction_check(tensors: Tensors, directions: Tensors, name: str, along: str) -> Check:
-    """Check noise along independent directions, such as the sum to which it is added, earlier noise, or the weights.
+    """Check noise along independent directions, such as the sum that it is added to, earlier noise, or the weights.
 
     Args:
         tensors: the noise by tensor, shape (keys, steps, *shape).
         directions: the directions by tensor, of the same shape.
-        name: source of the noise, in words.
-        along: name of the directions, in words.
+        name: name of the noise, for the check's name.
+        along: name of the directions, for the check's name.
     """
     findings = []
     for part in PARTS:
@@ -61,7 +60,7 @@ def direction_check(tensors: Tensors, directions: Tensors, name: str, along: str
             each.append(laws.of_cosines(_cosines(z[there], g[there]), z.shape[-1]))
         z, g = whole(tensors), whole(directions)
         findings.append(_varied(part, each, laws.of_cosines(_cosines(z, g), z.shape[-1])))
-    return _check(f"{name}: variance along {along}", findings, 1.0, f"{name}, what is along {along}, that varies by")
+    return _check(f"{name}: variance along {along}", findings, 1.0, f"{name}, a part along {along} that varies by")
 
 
 def whole(tensors: Tensors) -> Array:
@@ -70,7 +69,7 @@ def whole(tensors: Tensors) -> Array:
 
 
 def _blocks(tensors: Tensors, part: Part) -> Iterator[Array]:
-    """Yield the parts with more than one number, of each tensor or of each matrix: (blocks, keys x steps, length)."""
+    """Yield the parts that have more than one number, for each tensor or matrix, as (blocks, keys x steps, length)."""
     for z in tensors.values():
         steps = z.reshape(-1, *z.shape[2:])
         if part == "tensor":
@@ -88,7 +87,7 @@ def _sums(blocks: Array) -> Array:
 
 
 def _norms(blocks: Array) -> Array:
-    """Return the norms of each step compared with the norms of the next step."""
+    """Return values that compare the norms of each step with the norms of the next step."""
     size = np.square(blocks).sum(axis=-1)
     # Pairs that share no step, so that their ratios are independent; a ratio knows nothing of the deviation.
     even = size.shape[1] // 2 * 2
@@ -96,7 +95,7 @@ def _norms(blocks: Array) -> Array:
 
 
 def shares_in_spans(blocks: Array) -> Array:
-    """Return shares of each vector in the span of earlier vectors, as N(0, 1), in groups of as many vectors as
+    """Return each vector's share in the span of earlier vectors, as N(0, 1) numbers. A group has as many vectors as
     dimensions."""
     size = blocks.shape[-1]
     vectors = np.swapaxes(blocks, 0, 1).reshape(-1, size)
@@ -114,8 +113,8 @@ def _cosines(z: Array, direction: Array) -> Array:
 
 
 def _varied(part: Part, each: Sequence[Array], of_all: Array) -> tuple[LawResult, str]:
-    """Test squares of N(0, 1), (blocks, steps): all parts together, and each part; for tensors also all numbers at
-    once."""
+    """Test squares of N(0, 1), (blocks, steps): all parts together, and each part. For tensors, also test all numbers
+    together."""
     # those of all numbers follow from those of the tensors, so they are tested alone and not added to the others
     squares = np.concatenate(each)
     if not squares.size:
@@ -124,12 +123,12 @@ def _varied(part: Part, each: Sequence[Array], of_all: Array) -> tuple[LawResult
     # All parts together see what is a little wrong everywhere, each by itself what is wrong in one.
     together = laws.deviations(squares.sum(), squares.size, _PART / 2)
     single = laws.deviations(every.sum(axis=1), every.shape[1], _PART / 2)
-    return laws.either([together, single]), f"{together.times} the stated in {part}s ({single.times} in one)"
+    return laws.either([together, single]), f"{together.times} the stated deviation in {part}s ({single.times} in one)"
 
 
 def _spanned(part: Part, each: Sequence[Array], of_all: Array) -> tuple[LawResult, str]:
-    """Test N(0, 1) of each tensor: mean and spread over all, and the mean of each; for tensors also all numbers at
-    once."""
+    """Test N(0, 1) numbers of each part: mean and spread over all, and each mean. For tensors, also test all numbers
+    together."""
     numbers = np.concatenate(each)
     every = [*each, of_all] if part == "tensor" else each
     mean = laws.means(numbers.sum(), numbers.size, _PART / 3)
@@ -140,6 +139,6 @@ def _spanned(part: Part, each: Sequence[Array], of_all: Array) -> tuple[LawResul
 
 
 def _check(name: str, findings: Sequence[tuple[LawResult, str]], expected: float, deviation: str) -> Check:
-    """Return one check over all kinds of parts."""
+    """Return one check that combines the results for all kinds of parts."""
     seen = f"{deviation} {', '.join(detects for _, detects in findings)}"
     return tested(name, "coordinates", laws.either([finding for finding, _ in findings]), expected, seen)

@@ -1,17 +1,17 @@
-"""The stage of a white-box audit: a tiny model, people who write, and two kinds of canaries.
+"""The stage of a white-box audit: a tiny model, people with texts, and two kinds of canaries.
 
-This makes the audit tight: a sequence of n tokens has positions 0 .. n - 1, so the rows of the position embedding above
-the longest sequence have gradient exactly zero for every real user. Every change in those coordinates is a canary or
-noise. A canary along one such coordinate sees, in units of the sensitivity, N(Binom(G, q), s^2) in each step if it is
-in and N(0, s^2) if it is out: exactly the dominating pair of Charles et al. (2024), Theorem 1, without interference
-from another user or canary. Nothing has to be subtracted. To the trainer the rows are ordinary parameters: clipped,
-noised and updated by the same code as every other tensor. Random directions over all parameters (Andrew et al. 2024)
-interfere with real users and with each other, which costs tightness but never validity.
+Why the audit is tight: a sequence of n tokens has positions 0 .. n - 1, so the position-embedding rows above the
+longest sequence have gradient exactly zero for every real user. Only canaries and noise change those coordinates. A
+canary along one of them sees, in units of the sensitivity, N(Binom(G, q), s^2) in each step if it is in and N(0, s^2)
+if it is out. This is exactly the dominating pair of Charles et al. (2024), Theorem 1, without interference from other
+users or canaries, so nothing has to be subtracted. To the trainer, the rows are ordinary parameters: the code that
+clips, noises and updates every other tensor also handles them. Random directions over all parameters (Andrew et al.
+2024) interfere with real users and with each other. This costs tightness, but never validity.
 
 The writers differ as much as writers in a corpus. A text is a list of token ids. Writers differ in the number and
-length of their records. Two have the same texts, two have nearly the same name, one repeats a record, one is brief, and
-two write in tokens that nobody else uses. A text canary repeats one such token, so the token's embedding row depends on
-the canary and hardly on anybody else. No text depends on a key.
+length of their records. Two writers have the same texts, two have nearly the same name, one repeats a record, one is
+brief, and two write in tokens that nobody else uses. A text canary repeats one such token, so hardly anybody else
+changes the embedding row of this token. No text depends on a key.
 """
 
 from collections.abc import Collection, Sequence
@@ -45,23 +45,24 @@ Architecture = Literal["gpt-neo", "gpt2"]
 
 @dataclass(frozen=True)
 class StageModel:
-    """The model on which a trainer is audited. Both architectures use the same names for embeddings and positions.
+    """The model on which a trainer is audited. Both architectures have the same names for embeddings and positions.
 
     Attributes:
         architecture: "gpt-neo", or "gpt2", whose layers are Conv1D and whose attention is one product.
-        tied: whether the head is the embedding table, as in the released models; False: a copy, trained separately.
+        tied: whether the head is the embedding table, as in the released models; False: the head is a copy that is
+            trained separately.
     """
 
     architecture: Architecture = "gpt-neo"
     tied: bool = True
 
     def __str__(self) -> str:
-        """Return the name of the model in a finding."""
+        """Return the name of the model as a finding gives it."""
         name = {"gpt-neo": "GPT-Neo", "gpt2": "GPT-2"}[self.architecture]
         return f"{name} with {'tied embeddings' if self.tied else 'a head of its own'}"
 
     def new(self, shape: TinyModel, tokenizer: PreTrainedTokenizerFast) -> PreTrainedModel:
-        """Return the model before training, always the same, without dropout. An untied model's head still equals the
+        """Return the model before training, always the same and without dropout. An untied head still equals the
         table."""
         if self.architecture == "gpt-neo":
             return new_tiny_model(shape, tokenizer, seed=0)
@@ -88,7 +89,7 @@ TIED_GPT_NEO = StageModel()
 
 
 def stage_model(architecture: str, *, tied: bool = True) -> StageModel:
-    """Return the model with an option's name. Raises InputError, listing the choices, for any other name."""
+    """Return the model for an option's value. Raises InputError with a list of all choices for any other value."""
     for name in get_args(Architecture):
         if architecture == name:
             return StageModel(name, tied)
@@ -98,7 +99,7 @@ def stage_model(architecture: str, *, tied: bool = True) -> StageModel:
 
 
 def untie(model: PreTrainedModel) -> None:
-    """Give a tied model a separate head, a copy of its embedding table."""
+    """Give a tied model a separate head, which is a copy of its embedding table."""
     model.config.tie_word_embeddings = False
     model.lm_head.weight = torch.nn.Parameter(model.transformer.wte.weight.detach().clone())
 
@@ -128,7 +129,7 @@ SURE = 3.0  # weights under which the first text canary's texts have a loss near
 
 @dataclass(frozen=True)
 class Person:
-    """A user: the name, and the records as token ids, each with its start token."""
+    """A user with a name and records. Records are lists of token ids, each with its start token."""
 
     name: str
     records: tuple[tuple[int, ...], ...]
@@ -139,10 +140,10 @@ class TrainedPeople:
     """All people in the training, and the tokens that only some of them use.
 
     Attributes:
-        writers: people who are always in.
-        canaries: text canaries, each in by a coin.
+        writers: people whom every training includes.
+        canaries: text canaries; a coin includes each of them.
         sick: a person whose gradient is made not finite, to test how the trainer handles it.
-        sick_token: the token that makes the gradient not finite.
+        sick_token: the token that makes this gradient not finite.
         own_tokens: the token of each text canary.
         rare: every token that no ordinary mail contains.
     """
@@ -162,8 +163,8 @@ class TrainedPeople:
 
 
 def gather(canaries: int, members: int, seed: int) -> TrainedPeople:
-    """Return writers, and at most ``canaries`` text canaries with ``members`` records each; a public function of the
-    seed."""
+    """Return writers, and at most ``canaries`` text canaries with ``members`` records each. The public seed determines
+    all."""
     spec = SyntheticCorpus(users=len(_MAILS) + 4, mean_records=max(_MAILS), min_records=max(_MAILS), seed=seed)
     mails = [list(generate_user(spec, user)) for user in range(spec.users)]
     tokenizer = train_tokenizer([mail.text for mailbox in mails for mail in mailbox], VOCABULARY)
@@ -189,10 +190,10 @@ def gather(canaries: int, members: int, seed: int) -> TrainedPeople:
 
 
 def _unlike(name: str, texts: list[list[Text]], start: int, special: list[int]) -> list[Person]:
-    """Return writers who each differ from the others in one respect.
+    """Return writers, each of whom differs from the other writers in one respect.
 
     Args:
-        name: name of an ordinary writer, from which nearly equal names are made.
+        name: name of an ordinary writer; nearly equal names are made from it.
         texts: texts of people who are not writers themselves.
         special: tokens that nobody else uses.
     """
@@ -240,25 +241,24 @@ class Stage:
 
     @property
     def names_of_writers(self) -> tuple[str, ...]:
-        """Names of the people who are always in."""
+        """Names of the people whom every training includes."""
         return tuple(person.name for person in self.people.writers)
 
     @property
     def all_records(self) -> Mechanism:
-        """The mechanism with a group size that fits every record of a user, so a user's contribution is always the
-        same."""
+        """The mechanism with a group size that fits all records of a user, so a user's contribution never changes."""
         if self.mechanism.sampled != "user":
             return self.mechanism
         most = max(len(person.records) for person in self.people.everybody)
         return Mechanism(**{**dict(self.mechanism), "group_size": max(most, self.mechanism.group_size)})
 
     def model(self, weights: Weights = "as made") -> LanguageModel:
-        """Return the model before training, always the same; rare words are e^-10 times as likely as others.
+        """Return the model before training, always the same. Rare words are e^-10 times as likely as other words.
 
         Args:
-            weights: "sick": with a separate head and an embedding row that overflows, so that only the sick person's
-                text has a gradient that is not finite. A number: raises the logit of the first text canary's token by
-                10 times this number: 0 leaves its texts a high loss, and 3 (``SURE``) hardly any loss.
+            weights: "sick" adds a separate head and an embedding row that overflows, so only the sick person's
+                text has a gradient that is not finite. A number raises the logit of the first text canary's token by 10
+                times the number: its texts have a high loss for 0, and hardly any loss for 3 (``SURE``).
         """
         sick = weights == "sick"
         model = self.kind.new(self.shape, self.people.tokenizer)
@@ -278,23 +278,23 @@ class Stage:
         return LanguageModel(model, self.people.tokenizer, name, text_sha256(name, repr(self.shape)))
 
     def coins(self, key: bytes) -> NDArray[np.bool_]:
-        """Draw membership: an independent fair coin for each gradient canary under the secret ``key``, shape (m,)."""
+        """Draw membership with the secret ``key``: an independent fair coin for each gradient canary, shape (m,)."""
         return np.array([fair_coin(key, "white-box coin", f"canary {j}") for j in range(self.canaries.count)])
 
     def text_coins(self, key: bytes) -> NDArray[np.bool_]:
-        """Draw membership of the text canaries in the same way, shape (texts,)."""
+        """Draw membership of the text canaries with the secret ``key``, shape (texts,)."""
         return np.array([fair_coin(key, "white-box coin", person.name) for person in self.people.canaries])
 
     def training(
         self, key: bytes, included: NDArray[np.bool_], text_included: NDArray[np.bool_] | None = None
     ) -> PrivateTraining:
-        """Return the run with the writers and the included canaries; each has G units if examples are sampled for
-        users.
+        """Return the run with the writers and the included canaries. A canary has G units if users' examples are
+        sampled.
 
         Args:
-            key: secret key; the run's own key is derived from it, so coins and noise are independent.
-            included: whether each gradient canary is in, shape (m,).
-            text_included: whether each text canary is in, shape (texts,); None: none is.
+            key: secret key. The run's own key is derived from it, so coins and noise are independent.
+            included: whether each gradient canary is included, shape (m,).
+            text_included: whether each text canary is included, shape (texts,); None: no text canary is.
         """
         nobody = np.zeros(len(self.people.canaries), dtype=np.bool_)
         taking_part = nobody if text_included is None else text_included
@@ -304,7 +304,7 @@ class Stage:
         return replace(planned, units=(*planned.units, *self.gradient_units(np.flatnonzero(included).tolist())))
 
     def planned(self, run_key: bytes, names: Collection[str]) -> PrivateTraining:
-        """Return the run of the people with these names under its own key, without gradient canaries."""
+        """Return the run of the people with these names, with its own key and without gradient canaries."""
         chunk = LONGEST if self.mechanism.record_selection == "random_chunk" else None
         planned = plan_private_training(self.mechanism, run_key, self.records, NoiseGenerator.PHILOX, chunk=chunk)
         wanted = set(names)
@@ -313,13 +313,13 @@ class Stage:
         return replace(planned, units=units, canaries=self.canaries)
 
     def gradient_units(self, numbers: Sequence[int]) -> list[SampledUnit]:
-        """Return the units of gradient canaries: one per canary, or G."""
+        """Return the units of gradient canaries: one unit per canary, or G units."""
         members = range(self.mechanism.members)
         # A name, and so a coin, for each member: a canary is drawn Binom(G, q) times a step, as the accountant has it.
         return [SampledUnit(f"canary {j} example {i}", (), canary=int(j)) for j in numbers for i in members]
 
     def with_places(self, number: int) -> "Stage":
-        """Return the stage with at most ``number`` gradient canaries, each on one of the quiet coordinates."""
+        """Return the stage with at most ``number`` gradient canaries, each on its own quiet coordinate."""
         places = self.canaries.quiet[:number]
         return replace(self, canaries=replace(self.canaries, coordinates=places, count=places.size))
 
@@ -337,17 +337,17 @@ def set_stage(
     seed: int = 0,
     kind: StageModel = TIED_GPT_NEO,
 ) -> Stage:
-    """Lay out an audit of ``mechanism``: a model with room for the canaries, writers, text canaries.
+    """Prepare an audit of ``mechanism``: a model with room for the canaries, the writers, and the text canaries.
 
     Args:
-        mechanism: the stated mechanism: Poisson-sampled, with noise and a guarantee.
-        canaries: number of gradient canaries m, each in by a coin; at least two.
-        directions: a coordinate per canary (tight), or random directions over all parameters.
-        quiet: number of coordinates kept free of canaries for the noise test.
+        mechanism: the stated mechanism, which must be Poisson-sampled and have noise and a guarantee.
+        canaries: number of gradient canaries m, at least two; a coin includes each of them.
+        directions: one coordinate per canary (tight), or random directions over all parameters.
+        quiet: number of coordinates without canaries, for the noise check.
         kind: model on which the trainer is audited.
 
     Raises:
-        InputError: the mechanism cannot be tested here, or the tiny model has no room for this many canaries.
+        InputError: the mechanism cannot be tested, or the tiny model has no room for this many canaries.
     """
     check_auditable(mechanism)
     if canaries < 2:
@@ -403,13 +403,14 @@ def check_auditable(mechanism: Mechanism) -> None:
 
 
 def own_rows(stage: Stage) -> Index:
-    """Return coordinates of the text canaries' embedding rows among all trainable parameters, shape (texts, hidden)."""
+    """Return the coordinates of the text canaries' embedding rows among all trainable parameters, shape (texts,
+    hidden)."""
     tokens = np.array(stage.people.own_tokens, dtype=np.int64)
     return stage.canaries.offsets[EMBEDDING] + tokens[:, None] * _HIDDEN + np.arange(_HIDDEN)
 
 
 def _context(canaries: int, own: int, quiet: int) -> int:
-    """Return the number of positions of the model: enough for texts, canaries and quiet coordinates."""
+    """Return the number of positions that the model needs for texts, canaries and quiet coordinates."""
     room = own or _ROOM * canaries  # random directions interfere: included canaries / d of the variance
     context = LONGEST + 1 + -(-(room + quiet) // _HIDDEN)
     if context > _LARGEST_CONTEXT:

@@ -1,6 +1,7 @@
-"""Single steps without noise: the contributions of gradient canaries and of units with texts, at several clip norms.
+"""Check single steps without noise: contributions of gradient canaries and of units with texts, at several clip norms.
 
-Only the sample is random here, and the step shows who was sampled. A step is correct up to rounding, or it is not.
+Only the sample is random in such a step, and the step shows which units were sampled. A step is correct up to rounding,
+or wrong.
 """
 
 import math
@@ -27,8 +28,7 @@ _PERCENT = f"{100 * ROUNDING:g} %"
 
 
 def norms_of_units(stage: Stage, key: bytes) -> Array:
-    """Return the norms of the units' gradients before training, over all their records, in ascending order, shape
-    (units,)."""
+    """Return the norms of the units' gradients before training, over all their records, ascending, shape (units,)."""
     base = stage.model()
     units = stage.planned(key, stage.names_of_writers).units
     texts = {tuple(tuple(stage.sequences[row].ids) for row in unit.rows) for unit in units}
@@ -36,7 +36,7 @@ def norms_of_units(stage: Stage, key: bytes) -> Array:
 
 
 def canary_checks(stage: Stage, trainer: Trainer, key: bytes) -> tuple[Check, ...]:
-    """Check single steps that draw all units, in units of the sensitivity.
+    """Check single steps that draw all units. All values are in units of the sensitivity.
 
     | check       | what is compared                                              | must be   |
     |-------------|---------------------------------------------------------------|-----------|
@@ -66,7 +66,7 @@ def canary_checks(stage: Stage, trainer: Trainer, key: bytes) -> tuple[Check, ..
     left_out = range(0, len(everyone.units), max(1, len(everyone.units) // _LEFT_OUT))
     fewer = [tuple(u for j, u in enumerate(everyone.units) if j != i) for i in left_out]
     sensitivity = max(float(np.linalg.norm(base - moved(replace(everyone, units=units)))) for units in fewer)
-    adds = f"what a gradient canary adds, {_PERCENT} of the clip norm off"
+    adds = f"a gradient canary whose contribution is off by {_PERCENT} of the clip norm"
     return (
         exact(
             "clip: what norm 1000 C adds",
@@ -86,16 +86,16 @@ def canary_checks(stage: Stage, trainer: Trainer, key: bytes) -> tuple[Check, ..
 def text_checks(
     stage: Stage, trainer: Trainer, key: bytes, norms: Array, low: float, high: float, effort: int = 1
 ) -> tuple[Check, ...]:
-    """Compare steps of units with texts to one backward pass per unit, at the weights of the step.
+    """Compare steps of units with texts with one backward pass per unit, at the weights of the step.
 
-    The clip norms are far below every unit's gradient, between the gradients, far above, and as stated. First, a step
-    draws all units, in one pass or in one pass per record. Then several steps draw half of them by coins, in passes of
-    four.
+    The clip norms are far below the gradients of all units, between the gradients, far above them, and the stated norm.
+    The first step draws all units, in one pass or in one pass per record. In several further steps, coins draw half of
+    the units, in passes of four.
 
     Args:
         norms: norms of the units' gradients, in ascending order.
-        low: a clip norm below all norms of units' gradients.
-        high: a clip norm above all norms of units' gradients.
+        low: a clip norm below the gradient norms of all units.
+        high: a clip norm above the gradient norms of all units.
     """
     middle = float(np.median(norms))
     spread = f"gradients of {float(norms[0]) / stage.clip_norm:.2g} to {float(norms[-1]) / stage.clip_norm:.2g} C"
@@ -104,7 +104,9 @@ def text_checks(
     rows += [("far above the gradients", high, few), ("as stated", stage.clip_norm, 1)]
     checks, carried = [], []
     for name, norm, steps in rows:
-        detects = f"what a unit with texts adds, {_PERCENT} of the largest off, at a clip norm {name} ({spread})"
+        detects = (
+            f"a contribution of a unit with texts off by {_PERCENT} of the largest, at a clip norm {name} ({spread})"
+        )
         at_once = 1 if norm == low else _ALL
         own = keyed_digest(key, "white-box clip norm", name)  # not of the norm, which differs by a bit among machines
         everyone = readings(stage, trainer, followed(stage, own, norm, rate=1.0, steps=1, most=at_once))
@@ -112,15 +114,15 @@ def text_checks(
         # What is off in the first step cannot have been left by an earlier one; later steps are a check of state.
         checks.append(exact(f"texts: clip norm {name}", "texts", furthest([*everyone, *some[:1]]), 0.0, detects))
         carried += some[1:]
-    detects = f"anything besides the cohort's contributions, {_PERCENT} of the largest, in {many} steps"
+    detects = f"an addition to the cohort's contributions of {_PERCENT} of the largest, in {many} steps"
     return (*checks, exact("texts: what earlier steps leave", "state", furthest(carried), 0.0, detects))
 
 
 def unlike_checks(stage: Stage, trainer: Trainer, key: bytes, low: float) -> tuple[Check, ...]:
-    """Check unusual units: one whose gradient is not finite, one without records. A trainer that stops reveals such a
-    unit.
+    """Check unusual units: one whose gradient is not finite, and one without records.
 
-    An alarm about the first unit has the kind "non-finite", unless the step is equally wrong without that unit.
+    A trainer that stops reveals such a unit. An alarm about the first unit has the kind "non-finite", unless the step
+    is equally wrong without this unit.
     """
     alone = _alone(stage, key)
     base = replace(alone, mechanism=changed(stage.all_records, rate=1.0, steps=1, noise_multiplier=0.0, clip_norm=low))
@@ -132,7 +134,7 @@ def unlike_checks(stage: Stage, trainer: Trainer, key: bytes, low: float) -> tup
     kind = AlarmKind.NON_FINITE if finite_right else AlarmKind.MECHANISM
     name, detects = (
         "unlike: beside a unit",
-        f"what a step holds, {_PERCENT} of the largest contribution off, beside a unit",
+        f"a step that is off by {_PERCENT} of the largest contribution, with a unit",
     )
     not_finite, without = "that is not finite", "without records"
     return (
@@ -142,12 +144,12 @@ def unlike_checks(stage: Stage, trainer: Trainer, key: bytes, low: float) -> tup
 
 
 def followed(stage: Stage, key: bytes, norm: float, *, rate: float, steps: int, most: int = _SOME) -> Run:
-    """Return a run of units with texts and some gradient canaries, without noise.
+    """Return a run without noise of units with texts and some gradient canaries.
 
     Args:
         key: key from which the run's key is derived.
         rate: sampling rate of a unit.
-        most: maximum number of records in a pass.
+        most: maximum number of records per pass.
     """
     there = stage.with_places(_CROWD)
     training = stage.planned(keyed_digest(key, "white-box texts", f"{rate} {steps}"), stage.names_of_writers)
@@ -162,13 +164,13 @@ def followed(stage: Stage, key: bytes, norm: float, *, rate: float, steps: int, 
 
 
 def _alone(stage: Stage, key: bytes) -> PrivateTraining:
-    """Return a run of one step without noise, with all units that have texts."""
+    """Return a run of one step without noise that draws all units with texts."""
     training = stage.planned(keyed_digest(key, "white-box step", ""), stage.names_of_writers)
     return replace(training, mechanism=changed(stage.mechanism, rate=1.0, steps=1, noise_multiplier=0.0))
 
 
 def _survived(stage: Stage, trainer: Trainer, run: Run) -> float:
-    """Return the distance of the steps from the stated steps; NaN if the trainer stopped."""
+    """Return the distance of the steps from the stated steps; NaN if the trainer stops."""
     try:
         with np.errstate(all="ignore"):  # NaN is a finding here
             return furthest(readings(stage, trainer, run))
@@ -178,5 +180,5 @@ def _survived(stage: Stage, trainer: Trainer, run: Run) -> float:
 
 def _at_most(name: str, measured: float) -> Check:
     right = measured <= 1.0 + ROUNDING
-    detects = f"what one of {_LEFT_OUT} units with texts adds at the stated clip norm, {_PERCENT} above it"
+    detects = f"a contribution of one of {_LEFT_OUT} units with texts, {_PERCENT} above the stated clip norm"
     return Check(name, "texts", float(right), measured, 1.0, ROUNDING, detects, 0.0)

@@ -1,8 +1,8 @@
-"""The trainer watched by a white-box audit: its interface, and the results of its runs: releases, or who was sampled.
+"""Watch a trainer in a white-box audit: its interface, and the results of its runs, which are releases or samples.
 
-A trainer can be passed as a ``PrivateStep``, with the signature of ``finetune.private.private_gradient``: it takes the
-model, the training (mechanism, key, units, canaries), the number of the step and the tokens of all records, and puts
-the gradient for its optimizer into ``.grad`` of every trainable parameter. It
+A trainer can be passed as a ``PrivateStep``, which has the signature of ``finetune.private.private_gradient``. Its
+arguments are the model, the training (mechanism, key, units, canaries), the number of the step, and the tokens of all
+records. It writes the gradient for its optimizer into ``.grad`` of every trainable parameter. It
 
 * samples ``training.units`` at the rate of ``training.mechanism``, by coins that nobody knows without ``training.key``;
 * uses the records ``training.contribution(unit, step, sequences)`` of a sampled unit (``Tokens``: their ``ids``, and
@@ -11,11 +11,12 @@ the gradient for its optimizer into ``.grad`` of every trainable parameter. It
 * clips, sums, adds noise and divides by ``training.mechanism``, in full precision; its clip norm, rate, noise
   multiplier (which may be zero) and number of steps differ between the runs of an audit.
 
-A whole trainer is a ``Trainer``: it trains ``base.model`` in place and calls ``training.watch`` with each step's
+A whole trainer is a ``Trainer``. It trains ``base.model`` in place, and calls ``training.watch`` with each step's
 gradients before its optimizer changes the weights. These gradients should be the tensors that its optimizer reads, not
-copies, because ``white_box.weight_checks`` overwrites them. A trainer states its optimizer in a method ``optimizer``, a
-``StatedOptimizer``. A step without a gradient counts as releasing zeros. Under torch.distributed
-(``white_box.processes``) every process is called in the same way, and each shows the input of its optimizer.
+copies, because ``white_box.weight_checks`` overwrites them. A trainer states its optimizer in a method ``optimizer``
+(``StatedOptimizer``). A step without a gradient counts as a release of zeros. Under torch.distributed
+(``white_box.processes``), every process is called in the same way, and each passes its optimizer's input to
+``training.watch``.
 """
 
 import importlib
@@ -60,7 +61,7 @@ _READABLE = 0.25  # of a contribution: so close to whole numbers, contributions 
 
 @dataclass(frozen=True)
 class LoopTrainer:
-    """heldin's own trainer: ``finetune.loop.train`` unchanged, in a temporary folder."""
+    """heldin's own trainer, which runs ``finetune.loop.train`` unchanged in a temporary folder."""
 
     def __call__(self, base: LanguageModel, training: PrivateTraining, sequences: Sequence[Tokens]) -> None:
         """Train ``base.model`` in place."""
@@ -70,7 +71,7 @@ class LoopTrainer:
     def optimizer(
         self, parameters: Mapping[str, torch.nn.Parameter], steps: int
     ) -> tuple[torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler]:
-        """Return the optimizer and the schedule of the recipe, made without the loop."""
+        """Return the optimizer and the schedule of the recipe, without running the loop."""
         recipe = self._recipe(steps)
         optimizer = torch.optim.Adam(parameters.values(), _RATE)
 
@@ -93,14 +94,14 @@ loop_trainer = LoopTrainer()
 
 
 def stated_optimizer(trainer: Trainer) -> StatedOptimizer | None:
-    """Return the optimizer stated by a trainer's method ``optimizer``; None if it has no such method."""
+    """Return the optimizer that a trainer states in its method ``optimizer``; None if it has no such method."""
     stated: StatedOptimizer | None = getattr(trainer, "optimizer", None)
     return stated
 
 
 @dataclass(frozen=True)
 class Stepwise:
-    """Runs ``step`` and then Adam for each step of the mechanism, and shows Adam's inputs."""
+    """Runs ``step`` and then Adam in each step of the mechanism, and passes Adam's inputs to the watch."""
 
     step: PrivateStep
 
@@ -125,12 +126,12 @@ class Stepwise:
             optimizer.step()
 
     def optimizer(self, parameters: Mapping[str, torch.nn.Parameter], steps: int) -> tuple[torch.optim.Optimizer, None]:
-        """Return Adam at a constant rate."""
+        """Return Adam with a constant learning rate."""
         return torch.optim.Adam(parameters.values(), _RATE), None
 
 
 def _raised(error: Exception, number: int) -> str:
-    """Describe the error that a step function raised, and its place."""
+    """Return a text about an exception of a step function, and where it was raised."""
     where = traceback.extract_tb(error.__traceback__)[-1]
     place = f"{'/'.join(Path(where.filename).parts[-2:])}, line {where.lineno}"
     message = " ".join(str(error).split())
@@ -138,12 +139,12 @@ def _raised(error: Exception, number: int) -> str:
 
 
 def stepwise(step: PrivateStep) -> Trainer:
-    """Make a trainer from a step function; it can run in other processes if they can import ``step``."""
+    """Make a trainer from a step function. Other processes can run it if they can import ``step``."""
     return Stepwise(step)
 
 
 def imported_step(name: str) -> PrivateStep:
-    """Return the step function named MODULE:NAME; modules in the current folder are found first.
+    """Return the step function MODULE:NAME. Modules in the current folder take precedence.
 
     Raises InputError if there is no such function.
     """
@@ -165,15 +166,16 @@ def imported_step(name: str) -> PrivateStep:
 def watched(
     trainer: Trainer, base: LanguageModel, training: PrivateTraining, sequences: Sequence[Tokens], see: See
 ) -> None:
-    """Train, and pass to ``see`` the number and release of each step, shape (d,), in units of the sensitivity.
+    """Train, and call ``see`` with the number and the release of each step, shape (d,), in units of the sensitivity.
 
-    If the mechanism's noise is correlated over steps, C^-1 z, then ``see`` gets C times the releases: independent
-    noise, and contributions that extend over as many steps as there are bands. A run without noise is passed unchanged.
+    If the mechanism's noise is correlated over steps, C^-1 z, then ``see`` gets C times the releases. These have
+    independent noise, and a contribution extends over as many steps as there are bands. A run without noise is passed
+    unchanged.
 
-    In these units, the gradient is multiplied by the stated divisor and divided by the stated sensitivity: a unit
-    clipped at the norm changes it by 1, and the noise has the noise multiplier as deviation. d counts the trainable
-    parameters in the model's order. A tensor without gradient counts as zeros. So does a step that was never shown; it
-    is passed at the end.
+    In these units, the gradient is multiplied by the stated divisor and divided by the stated sensitivity. A unit
+    clipped at the clip norm then changes the gradient by 1, and the deviation of the noise is the noise multiplier. d
+    counts the trainable parameters, in the model's order. A tensor without gradient counts as zeros. A step that the
+    trainer never shows also counts as zeros, and is passed at the end.
 
     Args:
         base: the model, trained in place.
@@ -189,7 +191,7 @@ def watched(
 
     def watch(step: int, gradients: Gradients) -> None:
         if not 0 <= step < mechanism.steps:
-            raise InputError(f"the trainer gave step {step} of {mechanism.steps} steps: count steps from 0")
+            raise InputError(f"the trainer gave step {step} of {mechanism.steps} steps: number the steps from 0")
         missing.discard(step)
         parts = [
             gradients[name].detach().reshape(-1).cpu().float() if name in gradients else torch.zeros(shape.numel())
@@ -205,7 +207,7 @@ def watched(
 
 
 def _whitened(see: See, coefficients: Sequence[float]) -> See:
-    """Pass C times the shown values to ``see``, as soon as all earlier steps are known."""
+    """Return a function that calls ``see`` with C times the shown values, as soon as all earlier steps are known."""
     if len(coefficients) == 1:
         return see
     released: dict[int, NDArray[np.float32]] = {}
@@ -226,7 +228,7 @@ def _whitened(see: See, coefficients: Sequence[float]) -> See:
 
 @contextmanager
 def _same_generators() -> Iterator[None]:
-    """Set the global generators of Python, numpy and torch to a fixed state, and restore them afterwards."""
+    """Set the global random generators of Python, numpy and torch to a fixed state, and restore them at the end."""
     before = random.getstate(), np.random.get_state(), torch.get_rng_state()  # noqa: NPY002
     random.seed(0)
     np.random.seed(0)  # noqa: NPY002
@@ -241,7 +243,7 @@ def _same_generators() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Run:
-    """One run: a training without its watch, and the weights of its model (``Stage.model``)."""
+    """One run: a training without its watch, and the name of its model's weights (``Stage.model``)."""
 
     training: PrivateTraining
     weights: Weights = "as made"
@@ -249,13 +251,13 @@ class Run:
 
 @dataclass(frozen=True, eq=False)
 class ObservedDraws:
-    """The units sampled in the steps of one run.
+    """The sampled units in the steps of one run.
 
     Attributes:
-        texts: number of times each column of texts was found, shape (T, columns).
-        names: units in each column.
-        canaries: number of times each gradient canary with its own coordinate was found, shape (T, canaries).
-        odd: largest distance of any of these numbers from a whole number.
+        texts: how often each step contains each column of texts, shape (T, columns).
+        names: names of the units in each column.
+        canaries: how often each step contains each gradient canary with its own coordinate, shape (T, canaries).
+        odd: largest distance of these numbers from a whole number.
     """
 
     texts: Array
@@ -271,9 +273,8 @@ def changed(
 
     Args:
         clip_norm: the new clip norm; None: unchanged.
-        rate: the new sampling rate, at which every unit may be drawn in every step, and noise is independent; None:
-            unchanged.
-        other: other fields to replace, by name.
+        rate: the new sampling rate; noise is then independent, and every step may draw every unit. None: unchanged.
+        other: new values of other fields, by name.
     """
     if clip_norm is not None:
         other["clip"] = mechanism.clip.of_units().with_norm(clip_norm)
@@ -307,8 +308,8 @@ def releases(stage: Stage, trainer: Trainer, run: Run) -> NDArray[np.float32]:
 def readings(stage: Stage, trainer: Trainer, run: Run) -> list[Reading]:
     """Compare each step of a run without noise with the contributions at the weights of that step.
 
-    If all units are drawn (rate 1), every unit must occur once, otherwise a whole number of times. The same holds for
-    gradient canaries, whose own coordinates show them.
+    At rate 1, every unit must occur exactly once; otherwise, a whole number of times. The same rule applies to gradient
+    canaries, which are visible in their own coordinates.
     """
     base, training = stage.model(run.weights), run.training
     units = [unit for unit in training.units if unit.canary is None]
@@ -339,10 +340,10 @@ def readings(stage: Stage, trainer: Trainer, run: Run) -> list[Reading]:
 
 
 def draws(stage: Stage, trainer: Trainer, run: Run) -> ObservedDraws:
-    """Find the units that took part in each step of a run without noise.
+    """Find the sampled units in each step of a run without noise.
 
-    The weights are restored after each step, so contributions hardly change. They are computed once, and again if units
-    contribute other texts, or if the old contributions do not explain a step. Raises InputError if a release is not
+    The weights are restored after each step, so contributions hardly change. They are computed once. They are computed
+    again if units contribute other texts, or if they do not explain a step. Raises InputError if a release is not
     finite.
     """
     base, training = stage.model(), run.training
@@ -369,10 +370,10 @@ def draws(stage: Stage, trainer: Trainer, run: Run) -> ObservedDraws:
 
 
 class _Reader:
-    """Finds who was sampled in each step, and restores the weights after each step.
+    """Finds the sampled units in each step, and restores the weights after the step.
 
-    ``names`` groups the units with the same texts; ``odd`` is the largest distance of a number of contributions from a
-    whole number.
+    ``names`` groups units with equal texts. ``odd`` is the largest distance of a number of contributions from a whole
+    number.
     """
 
     def __init__(self, base: LanguageModel, training: PrivateTraining, sequences: Sequence[Tokens]) -> None:

@@ -1,8 +1,8 @@
-"""A hand-written private update as a private step, to be examined by a white-box audit.
+"""A hand-written private update as a private step for a white-box audit.
 
-The author of a plain PyTorch loop has gradients of single examples or users, clips and sums them, adds noise and
-divides. The update does exactly this. heldin draws the cohort, and computes the gradients by one plain backward pass
-per unit.
+The author of a plain PyTorch loop starts from gradients of single examples or users. The loop clips and sums them, adds
+noise and divides. The update does exactly this. heldin draws the cohort, and computes each unit's gradient by one plain
+backward pass.
 """
 
 from collections.abc import Callable, Sequence
@@ -28,11 +28,12 @@ Update = Callable[[Sequence[Tensor], Mechanism, torch.Generator], Sequence[Tenso
 class UpdateStep:
     """One step that calls a private update on the gradients of the drawn units, for ``heldin.audit_trainer``.
 
-    Put ``step = UpdateStep(my_update)`` into a module of yours, and run ``heldin white-box --step MODULE:step``.
+    Add ``step = UpdateStep(my_update)`` to your module, and run ``heldin white-box --step MODULE:step``.
 
     Attributes:
-        update: clips, sums, adds noise and divides. It may only draw from the generator, whose seed nobody can predict
-            without the key. A step that draws no unit passes it tensors without rows.
+        update: function that clips, sums, adds noise and divides. It may draw random numbers only from the given
+            generator, whose seed nobody can predict without the key. For a step that draws no unit, it gets tensors
+            without rows.
     """
 
     update: Update
@@ -40,7 +41,7 @@ class UpdateStep:
     def __call__(
         self, model: PreTrainedModel, training: PrivateTraining, step: int, sequences: Sequence[Tokens]
     ) -> float | None:
-        """Put the gradient for the optimizer into ``.grad``.
+        """Write the gradient for the optimizer into ``.grad``.
 
         Args:
             model: the model; its ``.grad`` is set.
@@ -66,7 +67,7 @@ class UpdateStep:
         step: int,
         sequences: Sequence[Tokens],
     ) -> list[Tensor]:
-        """Return the gradient of a unit's loss, the mean over its records, or the gradient of a gradient canary."""
+        """Return the gradient of a unit's loss, averaged over its records; or the gradient of a gradient canary."""
         if unit.canary is not None:
             assert training.canaries is not None
             planted = training.canaries.gradient(unit.canary)

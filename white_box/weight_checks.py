@@ -1,9 +1,9 @@
-"""Checks whether the weights follow from the released gradients, and from nothing else.
+"""Check that the weights follow from the released gradients, and from nothing else.
 
-A guarantee covers released gradients. It holds for the weights only if the optimizer sees nothing but released
-gradients. Two checks compare weights. In whole trainings, the trainer's stated optimizer moves a second copy of the
-weights, with the gradients that the trainer showed. In short runs, the shown gradients are overwritten with the same
-numbers for any sample, so the weights must be equal too.
+A guarantee covers released gradients. It covers the weights only if the optimizer sees nothing but released gradients.
+Two checks compare weights. In whole trainings, the trainer's stated optimizer updates a second copy of the weights with
+the gradients that the trainer showed. In short runs, the check overwrites the shown gradients with the same numbers for
+any sample, so the weights must be equal too.
 """
 
 import contextlib
@@ -35,10 +35,10 @@ Show = Callable[[int, Gradients], None]
 
 
 class Replay:
-    """A second copy of the weights, moved by the stated optimizer with the gradients that the trainer showed.
+    """A second copy of the weights. The stated optimizer updates it with the gradients that the trainer showed.
 
-    After each step the copy is set to the trainer's weights, so each step is compared separately and rounding does not
-    accumulate. The optimizer's state belongs to the copy alone.
+    After each step the copy is set to the trainer's weights, so steps are compared separately and rounding errors do
+    not add up. The optimizer's state belongs only to the copy.
     """
 
     def __init__(self, base: LanguageModel, stated: StatedOptimizer, steps: int) -> None:
@@ -49,14 +49,15 @@ class Replay:
         self._furthest = 0.0
 
     def show(self, step: int, gradients: Gradients) -> None:
-        """Record a step's release, before the trainer's optimizer sees it."""
+        """Record the release of a step before the trainer's optimizer sees it."""
         # A step that is shown twice counts as shown last.
         if self._shown is None or self._shown[0] != step:
             self._compare()
         self._shown = step, {name: gradient.detach().clone() for name, gradient in gradients.items()}
 
     def furthest(self) -> float:
-        """Compare the last step too, and return the largest deviation of any weight in any step, over its rounding."""
+        """Compare the last step as well. Return the largest deviation of a weight in any step, over its possible
+        rounding."""
         self._compare()
         self._shown = None
         return self._furthest
@@ -84,7 +85,7 @@ class Replay:
 
 
 def _roundings(before: torch.Tensor, expected: torch.Tensor, seen: torch.Tensor) -> float:
-    """Return the largest distance of a weight from its expected value, over the possible rounding."""
+    """Return the largest distance of a weight from its expected value, in units of the possible rounding."""
     unit = torch.finfo(expected.dtype).eps
     old, new, shown = (tensor.double() for tensor in (before, expected, seen.to(expected)))
     size = torch.maximum(old.abs(), new.abs())
@@ -98,7 +99,8 @@ def recomputed_check(furthest: float | None, steps: int) -> Check:
     """Check the weights of whole trainings.
 
     Args:
-        furthest: the largest deviation over its rounding (``Replay.furthest``); None if no optimizer is stated.
+        furthest: the largest deviation of a weight, over its rounding (``Replay.furthest``); None without a stated
+            optimizer.
         steps: number of steps of all trainings.
     """
     if furthest is None:
@@ -107,17 +109,17 @@ def recomputed_check(furthest: float | None, steps: int) -> Check:
         )
     move = _OF_MOVE * torch.finfo(torch.float32).eps
     detects = (
-        f"a weight further from the stated optimizer's, in one of {steps} steps or at the end, than {_OF_WEIGHT:g}"
+        f"a weight, in one of {steps} steps or at the end, that differs from the stated optimizer's by {_OF_WEIGHT:g}"
         f" units in its last place and {move:.1g} of the largest move of its tensor"
     )
     return exact(f"{RECOMPUTED}, in roundings", "weights", furthest, 0.0, detects, tolerance=1.0)
 
 
 def given_checks(stage: Stage, trainer: Trainer, key: bytes) -> tuple[Check, ...]:
-    """Train on different people with the same gradients instead of the released ones: the weights must be equal.
+    """Train on different people with the same given gradients in place of the releases: the weights must be equal.
 
-    The gradients alternate in sign, so the loss of anybody's texts rises in some steps and falls in others. If the
-    trainer shows copies of its gradients, or two runs on the same people differ, the comparison is impossible.
+    The gradients alternate in sign, so the loss of everybody's texts rises in some steps and falls in others. The
+    comparison is impossible if the trainer shows copies of its gradients, or if two runs on the same people differ.
     """
     rng = np.random.default_rng(int.from_bytes(keyed_digest(key, "white-box given", "")[:8], "big"))
     forth = rng.standard_normal((GIVEN_STEPS // 2, stage.canaries.dimension)) * stage.mechanism.noise_multiplier
@@ -144,7 +146,7 @@ def given_checks(stage: Stage, trainer: Trainer, key: bytes) -> tuple[Check, ...
 
 
 def watching(trainer: Trainer, show: Show) -> Trainer:
-    """Return the trainer with its gradients passed to ``show`` before anybody else sees them."""
+    """Return the trainer. ``show`` receives its gradients before anybody else sees them."""
 
     def run(base: LanguageModel, training: PrivateTraining, sequences: Sequence[Tokens]) -> None:
         watch = training.watch
@@ -162,10 +164,10 @@ def watching(trainer: Trainer, show: Show) -> Trainer:
 def _weights(
     stage: Stage, trainer: Trainer, training: PrivateTraining, given: NDArray[np.float32]
 ) -> Mapping[int, Array]:
-    """Return the weights before each step, and after the last, of a training whose gradients are overwritten.
+    """Return the weights before each step and after the last step of a training with overwritten gradients.
 
     Args:
-        given: release of each step, in units of the sensitivity, shape (T, d).
+        given: the release to write in each step, in units of the sensitivity, shape (T, d).
     """
     base, weights = stage.model(), dict[int, Array]()
     mechanism = training.mechanism
@@ -186,7 +188,7 @@ def _weights(
 
 
 def _apart(first: Mapping[int, Array], second: Mapping[int, Array]) -> float:
-    """Return the largest difference of a weight at the same time; infinite if other steps were shown."""
+    """Return the largest difference between weights at the same time; infinite if the runs showed different steps."""
     if first.keys() != second.keys():
         return math.inf
     worst = max(float(np.abs(first[step] - second[step]).max()) for step in first)
@@ -194,7 +196,7 @@ def _apart(first: Mapping[int, Array], second: Mapping[int, Array]) -> float:
 
 
 def _all_tensors_differ(stage: Stage, first: Mapping[int, Array], second: Mapping[int, Array]) -> bool:
-    """Return whether every tensor's weights follow the given gradients."""
+    """Return whether the last weights of two runs differ in every tensor."""
     moved = first[max(first)] != second[max(second)]
     offsets, shapes = stage.canaries.offsets, stage.canaries.shapes
     return all(bool(moved[offsets[n] : offsets[n] + shape.numel()].any()) for n, shape in shapes.items())

@@ -1,4 +1,4 @@
-"""Every sentence in documents, in modules by subject. No other code stores, compares or parses English."""
+"""Every sentence in heldin's documents, in one module per subject. No other code stores, compares or parses English."""
 
 from heldin.words import answer, evidence, guarantee, split
 

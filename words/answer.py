@@ -1,10 +1,10 @@
-"""Sentences of the answer of an audit: headline, notes, and flaws of a comparison."""
+"""Sentences about the answer of an audit: headline, notes, and flaws of a comparison."""
 
 from heldin.words.statement import Code
 
 
 class Headline(Code):
-    """The answer; ``audited`` selects the words for the audited people."""
+    """The answer of an audit; ``audited`` selects the words for the audited people."""
 
     LEAKS = "Leaks{standing}: {finding}."
     NO_LEAK = (
@@ -30,7 +30,7 @@ class Headline(Code):
 
 
 class TrainingsCertify(Code):
-    """The certificate of independent trainings."""
+    """The certificate that independent trainings give."""
 
     WHOLE = "{trainings} independent trainings{target} {least}{threshold}; {claims}."
     WITHOUT_DEFENSE = " without any defense"
@@ -62,14 +62,14 @@ class AurocInterval(Code):
 
 
 class Scores(Code):
-    """The tested scores."""
+    """The scores that were tested."""
 
     ONE = "this score"
     SEVERAL = "these {count} scores"
 
 
 class IndicativeReason(Code):
-    """Why an answer is only indicative."""
+    """Reasons why an answer is only indicative."""
 
     CONDITION_UNMET = " (indicative only: a condition is not met)"
     SIDES_ASSERTED = " (indicative only: who is a member is asserted)"
@@ -85,7 +85,7 @@ class Violation(Code):
 
 
 class Left(Code):
-    """The open questions after an inconclusive audit."""
+    """The questions that remain open after an inconclusive audit."""
 
     AUROC = "an AUROC of up to {auroc:.2f} is not ruled out"
     RATE = (
@@ -130,7 +130,7 @@ class Note(Code):
 
 
 class ComparisonFlaw(Code):
-    """Reasons why a comparison of the two groups is not valid."""
+    """Reasons why a comparison of the two groups is invalid."""
 
     GROUPS_DIFFER = "the two groups differ even without the audited model ({baseline}: AUROC {auroc:.2f}, p = {p:.1g})"
     SAME_SCORE = "{score} gives every user the same score: are these the users' texts?"

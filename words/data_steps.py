@@ -4,7 +4,7 @@ from heldin.words.statement import Code
 
 
 class DataStepText(Code):
-    """The effect of a step on the records before training. Several steps are joined by commas."""
+    """The effect of a step on the records before training. Commas join several steps."""
 
     DEDUPLICATED_USERS = ("deduplication within users ({alike})", ", ")
     DEDUPLICATED_CORPUS = ("deduplication across users ({alike})", ", ")
@@ -32,7 +32,7 @@ class DataStepText(Code):
 
 
 class PresetText(Code):
-    """The effect of a paper's preset on the published rows."""
+    """The effect of a paper's preset on the rows of the published data set."""
 
     NO_BOTS = 'drop users with "bot" or "mod" in the name, and [deleted]'
     FEW_COMMENTS = "drop users with over 2,000 comments in the period, of any length"

@@ -1,10 +1,10 @@
-"""Sentences about evidence: the people concerned, claims, bounds that a design does not support, and verdicts."""
+"""Sentences about evidence: the audited people, claims, bounds that a design does not support, and verdicts."""
 
 from heldin.words.statement import Code, Statement
 
 
 class Subjects(Code):
-    """The people, or trainings, whom bounds and verdicts concern."""
+    """The people, or trainings, that bounds and verdicts are about."""
 
     REAL_USERS = "real users"
     ENTITIES = "entities"
@@ -43,7 +43,7 @@ class CountedUnits(Code):
 
 
 class ClaimLabel(Code):
-    """The label of a claim; ``NONE`` labels the verdict if there is no claim."""
+    """The label of a claim; ``NONE`` is the label of a verdict without a claim."""
 
     NONE = "none"
     STATED = "epsilon {epsilon:g} at delta {delta:g}"
@@ -74,7 +74,7 @@ class Flaw(Code):
 
 
 class Caution(Code):
-    """Cautions printed with a verdict."""
+    """Cautions that are printed with a verdict."""
 
     BLIND_UNDER_COINS = (
         "a blind baseline distinguishes the groups (p = {p:.1g}), which fair coins allow with probability {level:g}:"
@@ -110,7 +110,7 @@ class Finding(Code):
 
 
 class Test(Code):
-    """The single test of a design."""
+    """The only test that a design has."""
 
     ONE_RUN = "the one-run test"
     FIXED_THRESHOLDS = "Clopper-Pearson at thresholds fixed beforehand"
@@ -154,7 +154,7 @@ class Refusal(Code):
 
 
 def delta_of(claim: Statement) -> float | None:
-    """Return the delta of a claim's label; None without a claim."""
+    """Return the delta in the label of a claim; None if there is no claim."""
     inner, delta = claim.values.get("claim"), claim.values.get("delta")
     if isinstance(inner, Statement):
         return delta_of(inner)
@@ -162,7 +162,7 @@ def delta_of(claim: Statement) -> float | None:
 
 
 def about_canaries(subjects: Statement) -> bool:
-    """Return whether these people are canary users, in whole or in part."""
+    """Return whether all or some of these people are canary users."""
     inner = subjects.values.get("subjects")
     if isinstance(inner, Statement):
         return about_canaries(inner)
@@ -170,7 +170,6 @@ def about_canaries(subjects: Statement) -> bool:
 
 
 def units_of(subjects: Statement) -> Statement:
-    """Return the units that a test on these people counts: users, whether real or canary users, else the people
-    themselves."""
+    """Return the units that a test on these people counts. For users and canary users these are users."""
     of_users = (Subjects.REAL_USERS, Subjects.CANARIES, Subjects.CANARIES_OF_KIND)
     return CountedUnits.USERS() if any(map(subjects.states, of_users)) else subjects

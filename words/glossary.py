@@ -1,5 +1,4 @@
-"""The glossary: the terms that reports explain, and further terms for docs/glossary.md, which is generated from
-both."""
+"""The glossary: terms that reports explain, and further terms. docs/glossary.md is generated from both lists."""
 
 # Reports explain those that they use, so there are at most twenty.
 TERMS = {

@@ -15,7 +15,7 @@ class Relation(Code):
 
 
 class GuaranteeText(Code):
-    """The guarantee, and the people protected by it."""
+    """The guarantee, and the people whom it protects."""
 
     EPSILON = "epsilon {epsilon:.4g}, delta {delta:g} per {unit} ({relation})"
     DECLARED = "epsilon {epsilon:.4g}, delta {delta:g} per {unit} ({relation}), as declared by {package}"
@@ -52,7 +52,7 @@ class GuaranteeText(Code):
 
 
 class ReleasesText(Code):
-    """The guarantee of several releases about the same people together, and its conditions."""
+    """The joint guarantee of several releases about the same people, and its conditions."""
 
     ONE = "1 release"
     MANY = "{releases:,} releases together"
@@ -68,7 +68,7 @@ class ReleasesText(Code):
 
 
 class EarlierText(Code):
-    """Sentences in a report and a model card about earlier releases about the same people."""
+    """Sentences about earlier releases that concern the same people, for a report and a model card."""
 
     NOT_STATED = "Earlier releases about these people: not stated."
     NONE = "Earlier releases about these people: none, by the developer's statement."
@@ -126,7 +126,7 @@ AUDITS: dict[Watched, DeclaredAudit] = {
 
 
 class GuaranteeCondition(Code):
-    """The conditions and assumptions of a guarantee."""
+    """The conditions and the assumptions of a guarantee."""
 
     AFTER_PREPROCESSING = "adjacency after preprocessing ({steps})"
     NOT_OF_USERS = "says nothing finite about a user without a cap on records per user"
@@ -179,14 +179,14 @@ class ModelText(Code):
 
 
 class PromiseCaution(Code):
-    """Cautions printed with a guarantee."""
+    """Cautions that are printed with a guarantee."""
 
     LARGE_DELTA = "delta {delta:g} is above 1/{units}: one unit may be published outright; use at most {most:.2g}"
     NO_NOISE = "noise multiplier 0 adds no noise: epsilon is infinite, so there is no guarantee"
 
 
 class DeltaText(Code):
-    """The public number from which delta follows."""
+    """The public number that determines delta."""
 
     OVER_UNITS = (
         "delta is N^-1.1 for N = {number:,} protected units, since a delta above 1/N would allow a unit to be published"
@@ -199,7 +199,7 @@ class DeltaText(Code):
 
 
 class PlanFitText(Code):
-    """How many of the plan's units a training has, and the consequences of a difference."""
+    """How many of the plan's units are in a training, and what follows from a difference."""
 
     UNITS = "{units:,} {unit} for a stated population of {population:,}"
     GRADIENTS = "{gradients:,.0f} gradients a step, {planned:,.0f} by the plan"
@@ -214,7 +214,7 @@ _NOT_COVERED = "It does not cover losses, gradient norms, cohort sizes or attack
 
 
 class Covers(Code):
-    """The coverage of a plan's guarantee, by how the released checkpoint is chosen."""
+    """What the guarantee of a plan covers, depending on how the released checkpoint is chosen."""
 
     LAST_STEP = f"the model after the last step. {_NOT_COVERED}"
     PUBLIC_VALIDATION = f"the model of the step with the lowest loss on separate public users. {_NOT_COVERED}"
@@ -222,12 +222,12 @@ class Covers(Code):
 
 
 def relation_of(label: Statement) -> str | None:
-    """Return the name of a guarantee's neighbouring relation, as plans write it; None without a guarantee."""
+    """Return the name of a guarantee's neighbouring relation as plans write it; None without a guarantee."""
     relation = without_conditions(label).values.get("relation")
     return code_named(relation.code).name.lower() if isinstance(relation, Statement) else None
 
 
 def without_conditions(label: Statement) -> Statement:
-    """Return the guarantee without its conditions, or the reason why there is none."""
+    """Return the guarantee without its conditions. Without a guarantee, return the reason why there is none."""
     promise = label.values.get("promise")
     return promise if isinstance(promise, Statement) else label

@@ -1,4 +1,4 @@
-"""Sentences of page one, the same in PDF, web page and terminal: the finding, in people, and its certainty."""
+"""Sentences of page one, which PDF, web page and terminal share: the finding, numbers of people, and certainty."""
 
 from heldin.words.statement import Code
 
@@ -20,7 +20,7 @@ class Label(Code):
 
 
 class Handling(Code):
-    """The people who may see a report, at the foot of each page."""
+    """The people who may read a report; printed at the foot of each page."""
 
     TRAINED = (
         "Internal: contains exact statistics about private users. Do not publish. Use heldin export for the files that"
@@ -47,7 +47,7 @@ class LeftOut(Code):
 
 
 class Found(Code):
-    """The answer in a sentence for lay readers, below the banner."""
+    """The answer as a sentence for lay readers, below the banner."""
 
     USERS = "With {texts} by a person, an attacker can {how_often} tell whether that person's data trained this model."
     ENTITIES = (
@@ -98,7 +98,7 @@ class Found(Code):
 
 
 class HowOften(Code):
-    """How often an attacker is right."""
+    """How often an attacker is right about a person."""
 
     USUALLY = "usually"
     OFTEN = "often"
@@ -106,7 +106,7 @@ class HowOften(Code):
 
 
 class Texts(Code):
-    """The attacker's texts."""
+    """The texts that the attacker has."""
 
     FRESH = "other texts"
     TRAINING = "training texts"
@@ -124,7 +124,7 @@ class AuditedPeople(Code):
 
 
 class PlainFlaw(Code):
-    """A short reason why a comparison is not valid; the names match ``ComparisonFlaw``."""
+    """Short reasons why a comparison is invalid; the names match ``ComparisonFlaw``."""
 
     GROUPS_DIFFER = "members and non-members differ even without it"
     SAME_SCORE = "an attack gives every user the same score"
@@ -138,7 +138,7 @@ class PlainFlaw(Code):
 
 
 class Attacking(Code):
-    """How the attack with the counted people was chosen; the names match ``audit.flagged.AttackChoice``."""
+    """How the attack on page one was chosen; the names match ``audit.flagged.AttackChoice``."""
 
     PRIMARY = "The primary attack (chosen in advance), {attack},"
     DECIDING = "The deciding attack (strongest of {among}), {attack},"
@@ -146,7 +146,7 @@ class Attacking(Code):
 
 
 class People(Code):
-    """How many people an attack flags; ``audited`` selects the words for the audited people."""
+    """Numbers of people that an attack flags; ``audited`` selects the words for the audited people."""
 
     COUNTED = (
         "{which} flags {rate:.0f} of every 100 members ({what.members}; 95 % confidence interval (CI)"
@@ -178,7 +178,7 @@ class People(Code):
 
 
 class AttackNeeds(Code):
-    """The inputs of the attack with the counted people, and whether people who get the model will have them."""
+    """The inputs that the attack on page one needs, and whether people who get the model will have them."""
 
     NEEDS = "It needs {asked}, and about {texts} a person.{held}"
     OF_TRAININGS = "It needs the model of a training, the base model, and every text of the planted user.{held}"
@@ -198,7 +198,7 @@ class WhichAttacker(Code):
 
 
 class AskedOfModels(Code):
-    """The questions of an attack, and the models that it asks."""
+    """What an attack asks, and of which models."""
 
     OF_TEXT = "text probabilities under {models}"
     OF_VOCABULARY = "the probabilities of all tokens at each position of a text under {models}"
@@ -209,7 +209,7 @@ class AskedOfModels(Code):
 
 
 class Released(Code):
-    """The parts that will be released; the names match the words of ``release.access``."""
+    """What will be released; the names match the words of ``release.access``."""
 
     WEIGHTS = "the weights"
     LOG_PROBABILITIES = "log-probabilities of texts"
@@ -218,7 +218,7 @@ class Released(Code):
 
 
 class Evidence(Code):
-    """How strong the evidence is, and why."""
+    """The strength of the evidence, and the reasons for it."""
 
     CERTIFIED = "Certified: heldin chose the members {how}. At most {percent:g} % of audits report a leak falsely."
     ESTIMATE = "Estimate, not certified: limits come from one training."
@@ -248,7 +248,7 @@ class Evidence(Code):
 
 
 class Learned(Code):
-    """The meaning of a model that shows no learning on people outside its training data; the table has the numbers."""
+    """What it means that a model shows no learning on people outside its training data; the table has the numbers."""
 
     NOTHING = "No: nothing measurable, so {follows}."
     NOTHING_FOR_OTHERS = "Not for others: it gained nothing measurable on people outside its training data."
@@ -258,14 +258,14 @@ class Learned(Code):
 
 
 class Follows(Code):
-    """What an audit of a model that learned nothing cannot show."""
+    """What cannot be concluded from an audit of a model that learned nothing."""
 
     OF_DEFENSE = "low leakage does not show that the defense works"
     OF_TRAINING = "low leakage says nothing about a training that learns"
 
 
 class Guaranteed(Code):
-    """A guarantee of the plan, or a claim that a user typed, and what this audit can conclude about it."""
+    """A guarantee of the plan or a claim of the user, and what this audit can conclude about it."""
 
     NONE = "None was claimed."
     NO_GUARANTEE = "None: {reasons}."
@@ -293,7 +293,7 @@ class NotTested(Code):
 
 
 class Limit(Code):
-    """A limit set by a valid comparison, by the answer, or by the organisation that requested the audit."""
+    """A limit from a valid comparison, from the answer, or from the organisation that requested the audit."""
 
     AT_MOST = ("{measure} at most {value:g}", ", ")
     AT_LEAST = ("{measure} at least {value:g}", ", ")
@@ -310,7 +310,7 @@ class Limit(Code):
 
 
 class Measured(Code):
-    """The measured value for a limit that is not a number."""
+    """The measured value of a limit, if it is not a number."""
 
     NONE_SEPARATES = "0 of {of}"
     SEPARATING = "{count} of {of}: {names}"
@@ -350,14 +350,14 @@ class Advice(Code):
 
 
 class Subject(Code):
-    """The things that must not be released."""
+    """What must not be released."""
 
     MODEL = "this model"
     MODELS = "models trained this way"
 
 
 class Secret(Code):
-    """The facts that an attacker would learn."""
+    """What an attacker would learn about a person."""
 
     USERS = "whose texts trained it"
     ENTITIES = "who is named in its training texts"

@@ -5,16 +5,16 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Wording:
-    """Words for the units that an attack distinguishes.
+    """Words for the units that an attack classifies as members or non-members.
 
     Attributes:
-        audited: the key of these words in ``AUDITED``.
+        audited: key of these words in ``AUDITED``.
         sides: the two groups, as in "distinguishes members from non-members".
-        member: the group in the training data.
-        other: the group outside the training data.
-        unit: the statistical unit, plural.
-        singular: a single unit.
-        members: explanation of the members, for readers who do not know the term.
+        member: name of the group in the training data.
+        other: name of the group outside the training data.
+        unit: plural name of the statistical unit.
+        singular: singular name of the statistical unit.
+        members: text that explains members to readers who do not know the term.
     """
 
     audited: str

@@ -4,7 +4,7 @@ from heldin.words.statement import Code
 
 
 class RowFault(Code):
-    """The fault in a row; ``place`` gives file and line."""
+    """The fault of a row; ``place`` gives its file and line."""
 
     AT = "{place}: {fault}"
     NO_TEXT = "no text in column '{column}'"

@@ -1,11 +1,10 @@
-"""Sentences about how membership was decided and is known, about conditions of planted audits, and about scored
-text."""
+"""Sentences about how membership was decided and is known, conditions of planted audits, and scored texts."""
 
 from heldin.words.statement import Code
 
 
 class SplitReason(Code):
-    """The reason why a split supports certified statements, or why it does not."""
+    """The reason why a split does or does not support certified statements."""
 
     FAIR_COINS = (
         "an independent fair coin flip under a fresh secret key decided for each audited {what.singular} whether it"
@@ -76,7 +75,7 @@ class ScoredTokens(Code):
 
 
 class ScoredPart(Code):
-    """The part of a text that training counted."""
+    """The part of a text that counted in training."""
 
     COMPLETION = "its completion"
     PAIR = "its two answers: the margin of the chosen over the rejected one"

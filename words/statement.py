@@ -1,4 +1,4 @@
-"""Statements of documents: a code and the values of its sentence. Records keep statements; people read sentences."""
+"""Statements in documents: a code, with values for its sentence. Records store statements; people read sentences."""
 
 import importlib
 import math
@@ -20,11 +20,11 @@ _CAPITAL = re.compile("(?<!^)(?=[A-Z])")
 
 
 class Statement(Facts):
-    """A code with values, from which a document makes a sentence. No code compares or parses the sentence.
+    """A code with values, from which heldin makes a sentence. No code compares or parses the sentence.
 
     Attributes:
         code: the code of the sentence.
-        values: the numbers, names and further statements in the sentence, by name.
+        values: numbers, names and other statements that are parts of the sentence, by name.
     """
 
     code: str
@@ -42,18 +42,17 @@ class Statement(Facts):
 
 
 class Code(Enum):
-    """The possible statements, each with its sentence: a format string over the values. Call a member to make a
-    statement.
+    """The possible statements, each with its sentence as a format string. A call of a member makes a statement.
 
     Attributes:
-        separator: text between several of these statements.
+        separator: text between two of these statements.
     """
 
     sentence: str
     separator: str
 
     def __new__(cls, sentence: str, separator: str = "; ") -> Self:
-        """Make a member. Its value is a number, because two members may have the same sentence."""
+        """Make a member. Its value is a number, because two members may have equal sentences."""
         member = object.__new__(cls)
         member._value_ = len(cls.__members__)
         member.sentence, member.separator = sentence, separator
@@ -61,11 +60,11 @@ class Code(Enum):
 
     @property
     def code(self) -> str:
-        """Name in documents: class and member, as in "relation.add_remove"."""
+        """Name in documents, made of class and member, such as "relation.add_remove"."""
         return f"{_CAPITAL.sub('_', type(self).__name__)}.{self.name}".lower()
 
     def __call__(self, **values: Any) -> Statement:
-        """Return the statement with these values. JSON has no infinite numbers, so they are stored by name."""
+        """Return the statement with these values. Infinite numbers are stored by name, because JSON has none."""
         kept = {name: str(v) if isinstance(v, float) and not math.isfinite(v) else v for name, v in values.items()}
         return Statement(code=self.code, values=kept)
 
@@ -77,9 +76,9 @@ class _Formatter(string.Formatter):
 
 
 def render(statement: Statement) -> str:
-    """Return the sentence of a statement. A list of statements is joined, and None is left out.
+    """Return the sentence of a statement. The sentences of a list of statements are joined, and None is omitted.
 
-    A value ``audited`` is passed to the sentence as ``what``: the words for the units whose membership is audited.
+    For a value ``audited``, the sentence receives ``what``: the words for the units whose membership is audited.
 
     Raises InputError for a code that this version does not know.
     """
@@ -93,7 +92,7 @@ def render(statement: Statement) -> str:
 
 
 def joined(statements: Sequence[Statement]) -> str:
-    """Return the sentences of several statements, with the separator of the first between them."""
+    """Return the sentences of several statements, joined by the first statement's separator."""
     return code_named(statements[0].code).separator.join(map(str, statements)) if statements else ""
 
 

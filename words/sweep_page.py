@@ -1,4 +1,4 @@
-"""Sentences of page one of a sweep: which defense to use, how much each leaks, and the basis of the comparison."""
+"""Sentences of a sweep's page one: the defense to use, how much each defense leaks, and the basis of the comparison."""
 
 from heldin.words.statement import Code
 
@@ -47,7 +47,7 @@ class SweepLabel(Code):
 
 
 class Compared(Code):
-    """The common properties of the variants, and their differences."""
+    """What the variants have in common, and how they differ."""
 
     ANSWER = ("{answer}: {variants}.", " ")
     PEOPLE = ("{variant} {rate:.0f}{interval} and {wrong:.0f}", "; ")
@@ -145,7 +145,7 @@ class SweepNote(Code):
 
 
 class RuleReason(Code):
-    """The result of the decision rule, and the reason for it."""
+    """The result of the decision rule, with its reason."""
 
     SELECTED = (
         "The rule selects {variant} (the model of repetition {block}): it keeps every limit, at {percent:g} % for all"

@@ -1,10 +1,10 @@
-"""Sentences about the published ladder of users: how many made-up users a private training needed."""
+"""Sentences about the published ladder of users, which shows how many made-up users a private training needed."""
 
 from heldin.words.statement import Code
 
 
 class Ladder(Code):
-    """What the ladder says of one training and epsilon."""
+    """What the ladder shows for one training and one epsilon."""
 
     OPENING = (
         "How many made-up users private training needed to keep a share of the gain of\n"

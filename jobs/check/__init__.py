@@ -1,1 +1,1 @@
-"""The checks of ``heldin run --check`` before a run begins: mistakes, duration, space and memory."""
+"""The checks of ``heldin run --check`` before a run: mistakes in the config, duration, disk space and memory."""

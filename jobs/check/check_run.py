@@ -1,4 +1,4 @@
-"""Check a run before anything is read, made or trained: its mistakes, and what it would do."""
+"""Check a run before it starts: find mistakes in its config, and list what the run would do."""
 
 import functools
 import os
@@ -44,10 +44,11 @@ class Checked:
     """The result of a check.
 
     Attributes:
-        problems: problems that would stop the run before it starts, one line each; may be empty.
-        would: actions of the run, by name.
+        problems: one line for each problem that would stop the run before it starts; may be empty.
+        would: text about each action of the run, by the action's name.
         cost: cost of the run on this machine; None if unknown.
-        fit: comparison of the plan with the expected numbers; None without noise, or if the numbers are unknown.
+        fit: comparison of the plan with the expected numbers of users and records; None without noise, or if the
+            numbers are unknown.
     """
 
     problems: tuple[str, ...]
@@ -70,12 +71,11 @@ def check_run(
     *,
     costs: bool = True,
 ) -> Checked:
-    """Check everything that a run of this config in this folder refers to, and change nothing.
+    """Check everything that a run of this config in this folder needs. Changes no file of the run.
 
-    The hub is asked whether it has a model, as in the run, but only the model's config is downloaded.
-
+    The check asks the hub whether it has a model, as the run does, but downloads only the model's config.
     Args:
-        gpu: GPU of the run; if given, the run's memory is computed, and must fit.
+        gpu: GPU of the run; if given, heldin computes the run's memory, and reports a problem if it does not fit.
         say: receives a line about each slow step.
         costs: whether to time steps to compute the cost.
     """
@@ -110,7 +110,7 @@ def check_run(
             cost = cost_of_run(config, mechanisms[0], sizes) if costs else None
         except InputError as error:
             problems = [" ".join(str(error).split())]
-        rows = ["not known before the corpus is read"] if cost is None else cost.lines()
+        rows = ["unknown until heldin reads the corpus"] if cost is None else cost.lines()
         would["cost"] = "\n".join([*rows, *cost_lines(config, mechanisms[0])])
         would |= _held_against(mechanisms[0], fit, unknown, would)
         would |= _with_earlier(config, mechanisms[0], out)
@@ -122,7 +122,7 @@ def check_run(
         except (RuntimeError, ValueError, TypeError, ImportError) as error:
             # A model whose code asks for numbers, or a torch without what shards are rehearsed with: that says nothing
             # against the run.
-            would["memory"] = f"not known: this model's steps cannot be rehearsed ({first_line(error)})"
+            would["memory"] = f"unknown, because heldin cannot rehearse this model's steps ({first_line(error)})"
         else:
             problems = does_not_fit(peaks, gpu)
             would["memory"] = memory_lines(peaks, gpu)
@@ -130,11 +130,11 @@ def check_run(
 
 
 def _held_against(mechanism: Mechanism, fit: PlanFit | None, unknown: str, would: Mapping[str, str]) -> dict[str, str]:
-    """Return how the plan fits the expected users and records: the numbers, and a line for each difference."""
+    """Return the plan's fit to the expected users and records, in numbers, and one warning for each mismatch."""
     if not mechanism.protects:
         return {}
     if fit is None:
-        return {"plan": f"not held against the data, as the run's log will do: {unknown}"}
+        return {"plan": f"not compared with the data here, only in the run's log: {unknown}"}
     warned = would.get("warning")
     promise = mechanism.guarantee()
     delta = promise.delta if isinstance(promise, Guarantee) and warned is None else None
@@ -143,7 +143,8 @@ def _held_against(mechanism: Mechanism, fit: PlanFit | None, unknown: str, would
 
 
 def _with_earlier(config: RunConfig, mechanism: Mechanism, out: Path) -> dict[str, str]:
-    """Return the content of ``previous``, and the guarantee of all releases together if page one prints it."""
+    """Return the earlier releases in ``previous``, with the guarantee of all releases together if page one prints
+    it."""
     if not config.previous:
         if not isinstance(mechanism.guarantee(), Guarantee):
             return {}
@@ -177,7 +178,7 @@ def _sources(config: RunConfig) -> Iterator[Callable[[], object]]:
 
 
 def try_source(where: str, named: EntitySourceConfig) -> None:
-    """Search for one word, which loads everything that a search needs: the list, the pipeline, the extra.
+    """Search for one word. The search loads everything that the run's searches need: the list, the pipeline, the extra.
 
     Raises InputError, prefixed by ``where``, if something is missing.
     """
@@ -194,7 +195,7 @@ def _model(name: str) -> Callable[[], object]:
 
 
 def _require_context(config: RunConfig) -> None:
-    """Check that a base model in the config exists, and that its context is long enough for the training sequences."""
+    """Check that the base model in the config exists, and that its context is at least ``finetune.sequence_length``."""
     name = config.model.base
     if name is None:
         return
@@ -222,8 +223,8 @@ def _require_context(config: RunConfig) -> None:
 
 
 def _require_users(config: RunConfig) -> None:
-    """Check the number of users, which is known for a made-up corpus; for others only the requested maximum is
-    known."""
+    """Check that there are enough users. Only a made-up corpus has a known number of users; other corpora are checked
+    by their configured maximum."""
     there, most = config.corpus.source.most_users(), config.corpus.users.max_users
     most = most if there is None else min(there, most or there)
     if most is None:
@@ -266,7 +267,9 @@ def _would(config: RunConfig, out: Path, mechanism: Mechanism) -> dict[str, str]
         ((where, source),) = list(config.entity_sources())[-1:]
         would["audited"] = f"{AUDITED[config.split.audited.value].unit} that {where} finds ({source.kind})"
     elif (share := config.split.audit_fraction) is not None:
-        would["audited"] = f"each user with probability {share:g}, by a public coin; the others are always in"
+        would["audited"] = (
+            f"each user with probability {share:g}, drawn by a public coin; all other users are always members"
+        )
     if isinstance(promise, Guarantee) and promise.cautions:
         would["warning"] = joined(promise.cautions)
     if config.canaries:
@@ -282,4 +285,4 @@ def _device() -> str:
     try:
         return "GPU" if default_device().type == "cuda" else "CPU"
     except InputError:  # told as a problem
-        return "device that was asked for"
+        return "requested device"

@@ -1,9 +1,10 @@
-"""The cost of a run on this machine, before it starts: steps, tokens and seconds of each part, and the largest part.
+"""The cost of a run on this machine, computed before it starts: steps, tokens and seconds of each part of the run.
 
-Small corpora are read as in the run; for larger ones the size is assumed. A step is timed on a model of the run's shape
-with random weights. If timing takes too long, its duration is assumed from the speed of a matrix product.
+heldin reads a small corpus as the run does, and assumes the size of a larger one. It times a training step on a model
+of the run's shape with random weights. If timing would take too long, heldin assumes the duration from the speed of a
+matrix product.
 
-Costs other than the passes of the model grow with users, records, parameters and processes. They follow from constants
+All other costs grow with users, records, parameters and processes. heldin computes them with constants that were
 measured on two cores. benchmarks/RESULTS.md has the commands, and the results for four sizes.
 """
 
@@ -55,8 +56,8 @@ class Cost:
     """One measured constant.
 
     Attributes:
-        item: name of the item with this cost.
-        size: cost per item.
+        item: name of the item that has this cost.
+        size: cost per item, in ``unit``.
     """
 
     item: str
@@ -72,7 +73,7 @@ TOKEN = Cost("tokens: one token, on disk (4 in vocabularies beyond 65,536)", 2, 
 SEQUENCE = Cost("tokens: a record, on disk", 8, "bytes")
 UNIT = Cost("units and draws: a unit, in the memory of each process", 65, "bytes")
 OWNED = Cost("units and draws: a record that is trained on, in the memory of each process", 24, "bytes")
-DRAW = Cost("draws: a unit at each start, and each time that it takes part", 6e-6, "s")
+DRAW = Cost("draws: a unit at each start, and in each step that samples it", 6e-6, "s")
 CHOICE = Cost("draws: a record that is chosen", 1e-6, "s")
 PHILOX = Cost("noise, Philox: a number, on one core", 12e-9, "s")
 AES = Cost("noise, AES-256: a number, on one core", 28e-9, "s")
@@ -80,7 +81,7 @@ AES = Cost("noise, AES-256: a number, on one core", 28e-9, "s")
 
 @dataclass(frozen=True)
 class CorpusSize:
-    """The size of a corpus that determines costs: number of records, and characters and tokens of each."""
+    """The corpus sizes that determine costs: number of records, and characters and tokens per record."""
 
     records: int
     characters: int
@@ -88,13 +89,13 @@ class CorpusSize:
 
     @property
     def disk(self) -> int:
-        """Number of bytes of store and tokens."""
+        """Bytes on disk of the store and the tokens."""
         return int(self.records * (STORED.size + self.characters + SEQUENCE.size + self.tokens * TOKEN.size))
 
 
 @dataclass(frozen=True)
 class Cohort:
-    """The size of a sampler that determines costs: units, expected units per step, records per unit and in all."""
+    """The sampler sizes that determine costs: units, expected units per step, records per unit, and records in all."""
 
     units: int
     drawn: float
@@ -103,55 +104,56 @@ class Cohort:
 
     @property
     def start_seconds(self) -> float:
-        """Seconds at each start, which draws every unit's first step."""
+        """Seconds at each start, when the sampler draws the first step of every unit."""
         return self.units * DRAW.size
 
     @property
     def step_seconds(self) -> float:
-        """Seconds per step, which draws each sampled unit's next step, and chooses its records."""
+        """Seconds per step, in which the sampler draws each sampled unit's next step and chooses its records."""
         return self.drawn * (DRAW.size + self.records * CHOICE.size)
 
     @property
     def memory(self) -> int:
-        """Number of bytes in each process."""
+        """Bytes of memory in each process."""
         return int(self.units * UNIT.size + self.records_in_all * OWNED.size)
 
 
 @dataclass(frozen=True)
 class Weights:
-    """The size of a model that determines costs: parameters, and optimizer tensors of the same size."""
+    """The model sizes that determine costs: parameters, and optimizer tensors with as many numbers as the model."""
 
     parameters: int
     states: int
 
     @property
     def training(self) -> int:
-        """Number of bytes of weights, gradients, sum of clipped gradients and optimizer, over a whole shard group."""
+        """Bytes of memory for weights, gradients, sum of clipped gradients and optimizer, over a whole shard group."""
         return self.parameters * FLOAT * (3 + self.states)
 
     @property
     def checkpoint(self) -> int:
-        """Number of bytes of weights and optimizer."""
+        """Bytes on disk of one checkpoint: weights and optimizer."""
         return self.parameters * FLOAT * (1 + self.states)
 
     @property
     def replica_step(self) -> int:
-        """Number of bytes per step for each further process with the whole model: the sum, there and back."""
+        """Bytes per step that each further process sends and receives for the sum of gradients, if it has the whole
+        model."""
         return 2 * self.parameters * FLOAT
 
     @property
     def sharded_pass(self) -> int:
-        """Number of bytes per pass over a unit that a shard group moves: weights forward and backward, gradients
+        """Bytes that a shard group sends for one pass over a unit: the weights forward and backward, the gradients
         once."""
         return 3 * self.parameters * FLOAT
 
     def noise_seconds(self, secure: bool) -> float:
-        """Return the seconds of a core per step; shards draw their noise at the same time."""
+        """Return the seconds of one core per step that noise takes; shards draw their noise at the same time."""
         return self.parameters * (AES if secure else PHILOX).size
 
 
 def cost_lines(config: RunConfig, mechanism: Mechanism) -> list[str]:
-    """Return the costs of a run other than the passes of the model, as far as the config determines them."""
+    """Return one line per cost, other than passes of the model, that the config determines."""
     rows: list[str] = []
     if mechanism.sampler.draws_by_gaps:
         rows += filter(None, [_of_draws(mechanism)])
@@ -217,7 +219,7 @@ def _of_carried_noise(config: RunConfig, mechanism: Mechanism) -> Sequence[str]:
 
 
 def parameters_of(config: RunConfig) -> int | None:
-    """Return the number of trained weights; None with adapters, or if the model's shape is unknown before loading."""
+    """Return the number of trained weights; None with adapters, or if the model's shape is known only after loading."""
     shape = None if config.finetune.lora is not None else shape_of(config)
     if shape is None:
         return None
@@ -226,9 +228,9 @@ def parameters_of(config: RunConfig) -> int | None:
 
 
 READ = 64 * 2**20  # bytes of a corpus that is read for a check
-ON_HUB = "a check downloads no data set"
-TOO_LARGE = "the corpus is too large to be read for a check"
-NAMES = "a check searches for names by lists only, and this plan or audit depends on them"
+ON_HUB = "the check downloads no data set"
+TOO_LARGE = "the corpus is too large for the check to read"
+NAMES = "the check finds names only with lists, and this plan or audit depends on names"
 _SILENT = LineReporter(lambda _: None)
 _SEARCHED = {"words", "gold"}  # sources of names that take no pipeline and no patterns
 STEPS, SECONDS = 20, 10.0  # a measurement ends with the first
@@ -242,7 +244,7 @@ class CostPart:
     Attributes:
         steps: number of optimizer steps; 0 for scoring.
         tokens: number of tokens of all passes.
-        seconds: seconds on this machine; None: unknown.
+        seconds: seconds on this machine; None if unknown.
     """
 
     name: str
@@ -256,10 +258,10 @@ class RunCost:
     """The cost of a run.
 
     Attributes:
-        records: number of records of the corpus, counted or assumed.
-        corpus_read: whether the records were counted; otherwise every part is at most as large as stated.
-        tokens_per_record: mean number of tokens per record, at most the training's sequence length.
-        steps_measured: number of timed steps; 0: seconds are assumed.
+        records: number of records in the corpus, counted or assumed.
+        corpus_read: whether heldin counted the records; if not, the stated cost of every part is an upper limit.
+        tokens_per_record: mean number of tokens per record, at most the sequence length of the training.
+        steps_measured: number of timed steps; 0 if the seconds are assumed.
         device: device of the run.
         disk: number of bytes of corpus store and tokens.
     """
@@ -283,8 +285,8 @@ class RunCost:
         return {**asdict(self), "seconds": self.seconds}
 
     def lines(self) -> list[str]:
-        """Return the parts in words, with the name of the most expensive part."""
-        how = "counted" if self.corpus_read else "assumed from its size, since it is too large to be read for a check"
+        """Return one line for each part of the run, and mark the most expensive part."""
+        how = "counted" if self.corpus_read else "assumed from its size, because it is too large for the check to read"
         at_most = "" if self.corpus_read else "at most "
         rows = [f"corpus: {self.records:,} records of about {self.tokens_per_record} tokens, {how}"]
         most = max((part.seconds or 0 for part in self.parts), default=0)
@@ -293,17 +295,17 @@ class RunCost:
             steps = f"{part.steps:,} steps, " if part.steps else ""
             mark = "  <- most of the time" if self.seconds and most > self.seconds / 2 and part.seconds == most else ""
             rows.append(f"{part.name}: {at_most}{steps}{part.tokens:,} tokens, {took}{mark}")
-        known = f"timed over {self.steps_measured} steps" if self.steps_measured else "assumed from a matrix product"
+        known = f"measured over {self.steps_measured} steps" if self.steps_measured else "assumed from a matrix product"
         if self.seconds is not None:
             rows += [
                 f"together {at_most or 'about '}{_in_words(self.seconds)} on the {self.device} here ({known})",
-                "on top: searches for names, evaluations, statistics and the report; what is cached is not done again",
+                "on top: searches for names, evaluations, statistics and the report; cached results cost nothing",
             ]
         return [*rows, f"disk: {in_bytes(self.disk)} for corpus and tokens"]
 
 
 def cost_of_run(config: RunConfig, mechanism: Mechanism, sizes: "Sizes | None") -> RunCost | None:
-    """Return the cost of a run; None if the model's shape or the corpus's size is unknown before loading."""
+    """Return the cost of a run; None if the model's shape or the corpus's size is known only after loading."""
     shape = shape_of(config)
     if shape is None or sizes is None:
         return None
@@ -353,11 +355,11 @@ def cost_of_run(config: RunConfig, mechanism: Mechanism, sizes: "Sizes | None") 
 
 @dataclass(frozen=True)
 class Sizes:
-    """Numbers of records: in the corpus, per user, public, for each reference, scored; and tokens per record.
+    """Numbers of records: all, per user, public, for each reference, and scored. Also the mean tokens per record.
 
     Attributes:
-        counts: expected records of each user if the user is in training, after caps but before other data-side
-            defenses.
+        counts: expected number of records of each user if the user is trained on. Includes caps, but no other data-side
+            defense.
         present: probability that each user is trained on; canary users come last.
         unknown: reason why ``counts`` may differ from the trained records; "" if there is none.
     """
@@ -440,8 +442,7 @@ def sizes_of(config: RunConfig) -> Sizes | None:
 
 
 def _by_names(config: RunConfig, corpus: CorpusData) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-    """Return the expected number of records of each user with records after caps, and the probability of training on
-    each."""
+    """Return two arrays over the users who have records after caps: expected records, and probability of training."""
     layout, slots = laid_out(config, corpus, corpus.store, {}, _SILENT)
     stays = np.ones(len(corpus.store)) if slots is None else slots.kept.astype(np.float64)
     for parts in layout.pool.entities.values():  # no two of which share a record
@@ -453,7 +454,7 @@ def _by_names(config: RunConfig, corpus: CorpusData) -> tuple[npt.NDArray[np.flo
 
 
 def _caps(config: RunConfig) -> list[int]:
-    """Return the maximum numbers of records per user after each data-side defense and text sampling."""
+    """Return the maximum records per user that each cap of the defense and each data-side defense sets, in order."""
     caps = config.defense.caps
     return [*(caps[:1] if caps else ()), *(step.most_records for step in config.data_defenses if step.most_records)]
 
@@ -478,7 +479,7 @@ def _own_steps(config: RunConfig, mechanism: Mechanism, sizes: Sizes) -> tuple[i
 
 
 def _seconds_per_token(shape: PretrainedConfig, recipe: Recipe, step: Step) -> tuple[float | None, int]:
-    """Return the seconds per token of a training step here, and the number of timed steps; 0 if assumed."""
+    """Return the seconds per token of a training step on this machine, and the number of timed steps; 0 if assumed."""
     if recipe.shard is not None:
         return None, 0
     device = default_device()
@@ -494,7 +495,7 @@ def _seconds_per_token(shape: PretrainedConfig, recipe: Recipe, step: Step) -> t
 
 
 def _measured(shape: PretrainedConfig, recipe: Recipe, step: Step, device: torch.device) -> tuple[float, int]:
-    """Return the seconds per token over some steps of a model with random weights, and the number of steps."""
+    """Return the measured seconds per token of a model with random weights, and the number of timed steps."""
     model: PreTrainedModel = AutoModelForCausalLM.from_config(copy.deepcopy(shape), dtype=torch.float32).to(device)
     use_exact_attention(model)
     model = with_adapters(model, recipe).train()

@@ -1,4 +1,4 @@
-"""A forecast of the memory that a run would use on a GPU of a named size, from the config alone."""
+"""A forecast of the memory that a run would use on a GPU of a given size. It needs only the config."""
 
 import math
 from collections.abc import Callable
@@ -32,14 +32,14 @@ from heldin.stages.train.objectives import preference_of
 
 
 def run_memory(config: RunConfig, device: Planned, say: Callable[[str], None] = lambda _: None) -> dict[str, Peak]:
-    """Return the peak of each part of a run, with records of full length.
+    """Return the peak memory of each part of a run whose records have full length.
 
     Args:
         say: receives a line about each rehearsal.
 
     Returns:
-        Peaks by the part's name; for fine-tuning, the peak in each process. Empty for an adapter as base model, and for
-            the filter, which holds all users' gradients.
+        Peaks by name of the part; for fine-tuning, the peak in each process. Empty for an adapter as base model, and
+        for the filter, which keeps the gradients of all users.
     """
     shape, step = shape_of(config), step_of(config)
     if shape is None or step is None:
@@ -63,16 +63,16 @@ def run_memory(config: RunConfig, device: Planned, say: Callable[[str], None] = 
 
 
 def memory_lines(peaks: dict[str, Peak], device: Planned) -> str:
-    """Return the peaks in words, a line for each part of the run."""
+    """Return the peaks as text, one line for each part of the run."""
     if not peaks:
-        return "not known for this model or for this defense"
-    top = f"on a GPU of {in_bytes(device.memory)}, of tensors; the GPU's context and gaps between tensors come on top"
+        return "unknown for this model or this defense"
+    top = f"on a GPU of {in_bytes(device.memory)}, for tensors, without the GPU's context and gaps between tensors"
     left = {name: in_bytes(device.memory - peak.total) for name, peak in peaks.items()}
     return "\n".join([top, *(f"{name}: {_in_words(peak)}, {left[name]} left" for name, peak in peaks.items())])
 
 
 def does_not_fit(peaks: dict[str, Peak], device: Planned) -> list[str]:
-    """Return a line for each part that does not fit, with the sizes and what to change."""
+    """Return a line for each part that does not fit into the GPU's memory, with both sizes and a remedy."""
     return [
         f"{name} takes {_in_words(peak)}, more than the {in_bytes(device.memory)} of the GPU:"
         f" {_remedy(name, peak, device)}"
@@ -125,8 +125,8 @@ def shape_of(config: RunConfig) -> PretrainedConfig | None:
 
 
 def step_of(config: RunConfig) -> Step | None:
-    """Return the step of a run's fine-tuning, for a rehearsal or a measurement; None for a step that is not
-    rehearsed."""
+    """Return one step of the run's fine-tuning, to rehearse or to measure; None if heldin cannot rehearse such a
+    step."""
     defense, recipe = config.defense, recipe_of_rows(config)
     if defense.is_private:
         return None if defense.cohort_size is None else _sampled(recipe, defense, defense.cohort_size)
@@ -138,7 +138,7 @@ def step_of(config: RunConfig) -> Step | None:
 
 
 def recipe_of_rows(config: RunConfig) -> Recipe:
-    """Return the recipe of fine-tuning with the objective that the corpus's first row requires."""
+    """Return the fine-tuning recipe, with the objective for rows like the corpus's first row."""
     source, stated = config.corpus.source, config.corpus.format
     form, _ = found_format(source.first_row(), source.named_columns(), stated)
     return replace(config.finetune, objective=preference_of(config.finetune).name if form.has_pairs else None)
@@ -203,7 +203,8 @@ def _sampled(recipe: Recipe, defense: DefenseConfig, cohort: int) -> Step:
 
 
 def _sharded(recipe: Recipe, defense: DefenseConfig, unit: int) -> Step:
-    """Return a step of a shard group, which processes one unit at a time and shares out its records."""
+    """Return a step of a shard group. The group processes one unit at a time, and divides its records among
+    processes."""
     assert recipe.shard is not None
     most = min(defense.pass_records, math.ceil(unit / recipe.shard))
     # Two units tell what all do: gradients of the second are added to the first one's.
@@ -222,7 +223,7 @@ def _sharded(recipe: Recipe, defense: DefenseConfig, unit: int) -> Step:
 
 
 def records_of_a_unit(defense: DefenseConfig, shard: int | None) -> int:
-    """Return the number of records of a sampled unit in a step."""
+    """Return the number of records per sampled unit in one step."""
     # All records of a user whom nobody has read yet: as many as a pass, of each process.
     return defense.records_of_a_unit or defense.pass_records * (shard or 1)
 

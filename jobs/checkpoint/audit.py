@@ -1,4 +1,4 @@
-"""Audit a model that someone else trained, without any training: two files of users' texts, a target, a reference."""
+"""Audit a model that someone else trained. The audit needs two files of users' texts, a target and a reference."""
 
 import json
 from dataclasses import replace
@@ -39,7 +39,7 @@ from heldin.stages.run_folder import StageSeconds, take_new_folder
 def audit_checkpoint(job: CheckpointAudit, out: Path, reporter: Reporter, *, command: str) -> Record:
     """Score both groups, and write ``scores.parquet`` and ``record.json`` to ``out``.
 
-    The evidence is indicative, because heldin did not draw who is held in.
+    The evidence is indicative, because somebody other than heldin chose the members.
 
     Raises:
         InputError: a user or a record id is in both files, a group has fewer than two users, or an input is unusable.
@@ -111,13 +111,13 @@ def _audited(job: CheckpointAudit, out: Path, reporter: Reporter, command: str) 
 
 
 def audit_again(folder: Path, record: Record, reporter: Reporter) -> Body:
-    """Return the body of an audit's record, from the tables and the files of both groups, without a model.
+    """Return the body of an audit's record, recomputed from the tables and both files of texts, without a model.
 
     Args:
         record: record of the audit; its facts about the models are not checked.
 
     Raises:
-        InputError: a table is missing or damaged, or belongs to models or texts other than the record's.
+        InputError: a table is missing or damaged, or does not match the record's models or texts.
     """
     job = audit_job(folder, record)
     models = (record.target, record.reference)
@@ -131,12 +131,14 @@ def _not_loaded(*_: object) -> NoReturn:
 
 def _loaded_here(model: ScoredModel, key: str) -> LanguageModel:
     if not isinstance(model, LanguageModel):
-        raise InputError(f"{key}: '{model.name}' is behind an endpoint. Give models that are loaded here")
+        raise InputError(
+            f"{key}: '{model.name}' is behind an endpoint. Give only models that heldin can load on this machine"
+        )
     return model
 
 
 def _check_models(job: CheckpointAudit) -> None:
-    """Check, before scoring, that no reference is given twice, and that every model not behind the endpoint exists."""
+    """Check, before scoring, that no reference is repeated and that every model outside the endpoint exists."""
     # Twice the same reference would give two equal scores, and every score pays for the others.
     references = (job.reference, *job.others)
     twice = next((name for i, name in enumerate(references) if name in references[:i]), None)
@@ -153,7 +155,7 @@ def _check_models(job: CheckpointAudit) -> None:
 
 
 def _take_folder(job: CheckpointAudit, out: Path) -> None:
-    """Take a new folder, or a folder that contains exactly this audit."""
+    """Create the folder, or accept a folder that already contains exactly this audit."""
     if (out / "record.json").is_file() and not (out / "config.yaml").exists():
         record = read_record(out / "record.json")
         # The job takes the way through JSON, as the record did: a tuple does not equal a list.
@@ -175,7 +177,7 @@ def _take_folder(job: CheckpointAudit, out: Path) -> None:
 
 
 def _leftovers(out: Path) -> list[Path]:
-    """Return the files of an audit that was killed before its record was written."""
+    """Return the files that a killed audit left behind, if its record was not written."""
     if not out.is_dir():
         return []
     names = (INDEX, "plan.json", *tables_in(out))

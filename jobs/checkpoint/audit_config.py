@@ -1,4 +1,4 @@
-"""The config file of ``heldin audit``, with the same checks, defaults and words as a run's config."""
+"""The config file of ``heldin audit``. It has the same checks, defaults and keys as a run's config."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -137,7 +137,7 @@ class CheckpointAttacks(Section):
         return self
 
     def config(self, reference: str | None) -> AttackConfig:
-        """Return the same attacks as in a run's config, with this primary reference."""
+        """Return these attacks as the attack section of a run's config, with this primary reference."""
         precision = "fp32" if self.precision in (None, "auto") else self.precision
         return AttackConfig(**{**self.model_dump(), "precision": precision}, reference=reference)
 
@@ -219,7 +219,7 @@ class CheckpointConfig(MeasureKeys):
             if options.needs_weights and self.endpoint is not None:
                 raise ValueError(
                     f"measures.{name} needs the whole vocabulary's probabilities, for top-k sampling, which no"
-                    f" endpoint gives: remove measures.{name}, or audit models that are loaded here"
+                    f" endpoint gives: remove measures.{name}, or audit models on this machine"
                 )
             if options.of_training_texts and self.texts == "fresh":
                 raise ValueError(
@@ -252,7 +252,7 @@ class CheckpointConfig(MeasureKeys):
 
     @property
     def names_access(self) -> bool:
-        """Whether the config sets the level of the attackers, or attacks that determine it."""
+        """Whether the config sets the attackers' level of access, or sets attacks that determine this level."""
         return bool({"access", "names", "primary"} & self.attack.model_fields_set) or self.endpoint is None
 
     @model_validator(mode="after")
@@ -260,7 +260,7 @@ class CheckpointConfig(MeasureKeys):
         served = self.endpoint is not None and all(name.startswith(AT_ENDPOINT) for name in self.reference)
         if served and self.attack.precision not in (None, "fp32"):
             raise ValueError(
-                "attack.precision (--dtype) is for models that are loaded here, but every model is behind the"
+                "attack.precision (--dtype) is for models on this machine, but every model is behind the"
                 " endpoint: leave it out"
             )
         return self
@@ -275,7 +275,7 @@ class CheckpointConfig(MeasureKeys):
         return text_sources(self.held_in, self.held_out, self.training, columns, self.format)
 
     def _require_same_form(self, first: Mapping[str, Any], path: Path) -> None:
-        """Raise InputError if another file's first row has another form or text column than the members' file."""
+        """Raise InputError if the first row of another file differs in form or text column from the members' file."""
         row = open_source(path, self.columns, self.format).first_row()
         form, column = found_format(first, self.columns, self.rows.format)
         other, its_column = found_format(row, self.columns, self.rows.format)
@@ -295,7 +295,7 @@ class CheckpointConfig(MeasureKeys):
 def text_sources(
     held_in: Path, held_out: Path, training: Path | None, columns: Columns, form: TextFormat
 ) -> dict[str, Source]:
-    """Return the sources of an audit's files: "held-in", "held-out" and, if there is one, "training".
+    """Return the sources of an audit's files, under the keys "held-in", "held-out" and, if given, "training".
 
     Raises InputError for a file that no source can read.
     """
@@ -309,5 +309,6 @@ def text_sources(
 def parse_checkpoint(
     content: Mapping[str, Any], where: str, options: Mapping[str, str] | None = None
 ) -> CheckpointConfig:
-    """Check an audit's content; arguments and errors are those of ``base.config_errors.checked``."""
+    """Check the content of an audit's config; arguments and errors are the same as for
+    ``base.config_errors.checked``."""
     return checked(CheckpointConfig, content, where, options)

@@ -1,4 +1,4 @@
-"""The measures of an audit, and the body of its record, which follows from the folder and the files of both groups."""
+"""The measures of an audit, and the body of its record, computed from the folder and both files of texts."""
 
 import functools
 from collections.abc import Callable, Iterator, Sequence
@@ -64,8 +64,8 @@ class AuditMeasures:
     """The measures of an audit.
 
     Attributes:
-        load: loads a further reference, given its name.
-        in_full: loads target and primary reference in float32.
+        load: function that loads a further reference by name.
+        in_full: function that loads target and primary reference in float32.
     """
 
     job: CheckpointAudit
@@ -75,10 +75,10 @@ class AuditMeasures:
     in_full: Callable[[], tuple[ScoredModel, ScoredModel]]
 
     def scores(self) -> TextScores:
-        """Return the measure of all scores.
+        """Return the measure that scores every attack.
 
-        Each further reference adds a setting of the primary attack. The test of all scores corrects for the added
-        setting.
+        Each further reference adds a setting of the primary attack. The simultaneous test over all scores corrects for
+        this setting.
         """
         job, texts = self.job, scored_texts(self.job, self.groups)
         settings = [Setting(Dial("reference", name), texts, functools.partial(self.load, name)) for name in job.others]
@@ -105,7 +105,7 @@ def scored_texts(job: CheckpointAudit, groups: Groups) -> AttackTexts:
 
 
 def subjects_of_audit(job: CheckpointAudit, groups: Groups) -> MeasuredUsers:
-    """Return a measure's view of the users; random draws follow from the public seed."""
+    """Return the users as a measure sees them; random draws use the public seed."""
     return MeasuredUsers(
         scored_texts(job, groups),
         lambda limit: {user: texts[:limit] for user, texts in groups.texts.items()},
@@ -119,10 +119,10 @@ def _training(job: CheckpointAudit) -> Iterator[tuple[set[str], str]]:
 
 
 def rule_at_endpoint(remote: "Remote | None", *, by_text: bool = False) -> Statement | None:
-    """Return the addition to the scoring rule for models behind an endpoint.
+    """Return the sentence that the record adds to its scoring rule for models behind an endpoint.
 
     Args:
-        by_text: whether the rule continues texts instead of scoring them.
+        by_text: whether the attacks continue texts instead of scoring them.
     """
     if remote is None:
         return None
@@ -132,7 +132,7 @@ def rule_at_endpoint(remote: "Remote | None", *, by_text: bool = False) -> State
 
 
 def drift_flaws(models: Sequence[ModelFacts]) -> list[Statement]:
-    """Return a flaw for each model that changed during its audit: mixed scores describe neither version."""
+    """Return a flaw for each model that changed during its audit, because its scores describe neither version."""
     served = [(model.name, model.endpoint) for model in models if model.endpoint is not None]
     moved = [(name, at.drift) for name, at in served if at.drift > LARGEST_DRIFT]
     changed = [name for name, at in served if at.answers is not None and at.answers.changed]
@@ -145,11 +145,11 @@ def drift_flaws(models: Sequence[ModelFacts]) -> list[Statement]:
 def audit_body(
     measures: AuditMeasures, models: tuple[ModelFacts, ModelFacts], folder: MeasureFolder, *, per_text: bool
 ) -> Body:
-    """Measure and judge, or read the measurements, and return the body of the record.
+    """Return the body of the record. Runs each measure and judges it, or reads measurements from the folder.
 
     Args:
         models: facts about target and primary reference.
-        per_text: whether the models may have different tokenizers.
+        per_text: whether target and reference may have different tokenizers.
     """
     job, groups = measures.job, measures.groups
     # Not witnessed, even if coins are declared: two files assert who was held in, and nothing is certified.
@@ -250,7 +250,7 @@ def _training_file(groups: Groups) -> TrainingFile | None:
 
 
 def _overlaps(groups: Groups) -> Overlaps:
-    """Return texts in both groups; overlaps with training only if a training file was given."""
+    """Return the texts that are in both groups; overlaps with training only if the audit has a training file."""
     seen = groups.seen_turns
     scored = (parts for texts in groups.of_side(False, counted_turns).values() for parts in texts)
     documents = (document for _, chunk in groups.stores["held-in"].document_chunks() for document in chunk)
@@ -266,7 +266,7 @@ def _overlaps(groups: Groups) -> Overlaps:
 
 
 def _scored_texts(job: CheckpointAudit, groups: Groups) -> ScoredTexts:
-    """Return whether the scored texts were trained on; a measurement takes precedence over a declaration."""
+    """Return whether the scored texts were trained on. A measurement takes precedence over the user's declaration."""
     if groups.seen is not None:
         scored = groups.number(True)
         trained_on = groups.seen[True].anywhere

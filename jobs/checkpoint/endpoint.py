@@ -1,4 +1,4 @@
-"""Audit of models behind a completions endpoint: which models exist, what scoring costs, whether they changed."""
+"""Audit models behind a completions endpoint: open them, estimate the cost of scoring, and detect changes."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager
@@ -40,10 +40,10 @@ class Remote:
         tokenizer: tokenizer of the models at the endpoint, by folder or hub name; None: texts are sent as plain text.
         context: number of tokens per request; None: the context length that the server reports, at most 2,048.
         price: price per million tokens, in any currency, for the cost estimate.
-        max_tokens_sent: largest allowed number of sent tokens; an audit that needs more is refused.
-        chat: whether models at the endpoint are asked in chats.
+        max_tokens_sent: largest allowed number of sent tokens; heldin refuses an audit that needs more.
+        chat: whether heldin sends chats to the models at the endpoint.
         price_generated: price per million generated tokens; None: ``price``.
-        max_requests, max_price, max_minutes: an audit above one of these limits is refused.
+        max_requests, max_price, max_minutes: limits of the audit; heldin refuses an audit that exceeds one.
     """
 
     endpoint: Endpoint
@@ -75,7 +75,8 @@ class Remote:
     def reached(
         self, names: Sequence[str], texts: AttackTexts, reporter: Reporter, **loading: Any
     ) -> AbstractContextManager["Reached"]:
-        """Open the models with these names: see the function ``reached``; ``loading`` is for models on this machine."""
+        """Open the models with these names; see the function ``reached``. ``loading`` applies to models on this
+        machine."""
         return reached(self, names, texts, reporter, **loading)
 
 
@@ -98,15 +99,15 @@ def remote_in(section: EndpointConfig) -> Remote:
 
 
 def remote_of(kept: Mapping[str, Any]) -> Remote:
-    """Return the inverse of ``Remote.config``, which suffices to identify the scores."""
+    """Rebuild the connection from the output of ``Remote.config``, which suffices to identify the scores."""
     return Remote(Endpoint(kept["url"]), kept["tokenizer"], kept["context"], chat=kept["chat"])
 
 
 def attacks_at_endpoint(attack: AttackConfig, tokenizer: str | None, reporter: Reporter) -> AttackConfig:
-    """Return the attacks that need only log-probabilities of a text's own tokens, and report the others.
+    """Return the attacks that need only log-probabilities of a text's own tokens. Reports the attacks that need more.
 
     Raises:
-        InputError: the primary attack needs more, or an attack needs the tokens and there is no tokenizer.
+        InputError: the primary attack needs more; or an attack needs the text's tokens, and no tokenizer is given.
     """
     unknown = next((name for name in attack.names if get_attack(name).needs_ids), None)
     # Before anything is paid for.
@@ -126,12 +127,12 @@ def attacks_at_endpoint(attack: AttackConfig, tokenizer: str | None, reporter: R
 
 @dataclass(frozen=True)
 class Reached(OpenedModels):
-    """The models behind the endpoint by name, and how far each moved during scoring (nats per token).
+    """The models behind the endpoint by name, and the drift of each during scoring, in nats per token.
 
     Attributes:
         remote: connection to the models.
         models: the endpoint models, by their names at the endpoint.
-        drifts: how far each model moved, by its name at the endpoint.
+        drifts: drift of each model's probe score, by its name at the endpoint.
     """
 
     remote: Remote
@@ -141,8 +142,8 @@ class Reached(OpenedModels):
     def load(self, name: str, precision: ScoringPrecision) -> ScoredModel:
         """Return the model with this name, in this precision; ``endpoint:NAME`` is a model behind the endpoint.
 
-        A model on this machine gets windows as long as the endpoint's: otherwise a ratio of scores would also compare
-        the windows.
+        A model on this machine gets windows as long as the endpoint's. Otherwise a ratio of scores would also compare
+        different windows.
         """
         if name.startswith(AT_ENDPOINT):
             return self.models[name.removeprefix(AT_ENDPOINT)]
@@ -155,7 +156,7 @@ class Reached(OpenedModels):
         return self.load(target, precision), self.load(reference, precision)
 
     def facts_of(self, model: ScoredModel, name: str) -> ModelFacts:
-        """Return the record's facts about a model, including how it was reached and how far it moved."""
+        """Return the record's facts about a model, including its endpoint and its drift."""
         if not isinstance(model, EndpointModel):
             return super().facts_of(model, name)
         facts = EndpointFacts(
@@ -190,19 +191,19 @@ def reached(
     context: int | None = None,
     adapter_base: str | None = None,
 ) -> Iterator[Reached]:
-    """Open the models of ``names`` behind the endpoint, report what scoring will cost, and watch for changes.
+    """Open the models of ``names``, report the expected cost of scoring at the endpoint, and detect changes.
 
     Args:
         remote: connection to the endpoint.
         names: models for scoring; ``endpoint:NAME`` is a model behind the endpoint.
         texts: the texts that each model scores.
         reporter: receives cost and changes.
-        known_as: returns an opened model with another fingerprint, under which its scores are stored.
+        known_as: maps an opened model to a model with the fingerprint under which its scores are stored.
         context: maximum number of tokens per pass of a model on this machine; None: the model's own limit.
-        adapter_base: base of every adapter on this machine, instead of the base in its config.
+        adapter_base: base of every adapter on this machine, in place of the base in the adapter's config.
 
     Raises:
-        InputError: a model returns no log-probabilities of a prompt, or the audit needs more tokens than allowed.
+        InputError: a model returns no log-probabilities of a prompt, or the audit would send more tokens than allowed.
     """
     # Each once and in order: a target that is also a reference is opened a single time.
     served = dict.fromkeys(name.removeprefix(AT_ENDPOINT) for name in names if name.startswith(AT_ENDPOINT))
@@ -223,7 +224,7 @@ def reached(
 
 
 def cost_line(remote: Remote, load: Load, scored: int) -> str:
-    """Return one line about the requests that heldin is about to send."""
+    """Return one line about the number, size and price of the requests before heldin sends them."""
     rough = "" if load.counted else f" (estimated, {BYTES_PER_TOKEN} bytes each)"
     made = f" and {load.generated:,} generated" if load.generated else ""
     about = "about " if load.about else ""
@@ -291,14 +292,14 @@ def _say_cost(
 
 
 def _drift(model: EndpointModel, cache: ScoreCache, reporter: Reporter) -> float:
-    """Return how far the probe text's score moved since the model's first text, in nats per token, and report a large
-    move."""
+    """Return the drift of the probe text's score since the model's first text, in nats per token; report a large
+    drift."""
     # The probe's first score is in the cache since this model's first text, maybe from an earlier call; the other is
     # asked of the server now, past the cache.
     drift = abs(probe_now(model) - probe_score(cache.scores(model, [PROBE])[0]))
     if drift > LARGEST_DRIFT:
         reporter.say(
-            f"endpoint model '{model.name}' has changed since its first scores: a probe text's score moved by"
+            f"endpoint model '{model.name}' has changed since its first scores: the score of a probe text moved by"
             f" {drift:.2g} nats per token, so the scores mix two models. Set another HELDIN_CACHE_DIR, and score"
             " again"
         )

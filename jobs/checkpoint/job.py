@@ -1,4 +1,4 @@
-"""An audit of somebody else's model: its options, the users of its two files, and the models that score their texts."""
+"""The settings of an audit of somebody else's model, the users in its two files, and the models that score texts."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class CheckpointAudit:
-    """An audit: a model folder (or a LoRA adapter's), its reference, and the texts of both groups.
+    """An audit's settings: the model (a folder or a LoRA adapter), its reference, and the texts of both groups.
 
     Attributes:
         model: folder or hub name of the model; with ``remote``, its name at the endpoint.
@@ -58,28 +58,28 @@ class CheckpointAudit:
         others: further reference models.
         form: how the files are written.
         bad_rows: which unusable rows are skipped and counted.
-        assignment: how users came to be held in or out, as declared.
-        plan: the plan.json among the claims; the audit's folder keeps a copy.
+        assignment: how users became members or non-members, as declared.
+        plan: path of the plan.json among the claims; the audit's folder has a copy.
         training: file of the model's training data, with the same columns; None: overlaps are not checked.
         texts: whether the scored texts were trained on, as declared; None: not declared.
-        asked: options of the user for rows with turns.
+        asked: the user's options for rows that are turns.
         template: file of the chat template; None: the template of the target's tokenizer.
         template_options: further inputs of the template.
-        reading: rule that turns rows into documents; None: not known yet (``with_reading``).
+        reading: rule that turns rows into documents; None until ``with_reading`` sets it.
         max_users: maximum number of users, drawn by the seed from both groups together; None: all.
         max_texts_per_user: maximum number of scored texts per user, taking the first ones; None: all.
         context: maximum number of tokens per pass of models on this machine; None: each model's own limit.
-        adapter_base: base of every adapter among the models, instead of the base in its config.
-        choice: how the precision is chosen; "asked": it is in ``attack``; "auto" and None have the config's meaning.
-        precision_reason: reason for the precision in ``attack``, once it is chosen.
+        adapter_base: base of every adapter among the models, in place of the base in the adapter's config.
+        choice: how the precision is chosen; "asked": ``attack`` has it; "auto" and None mean the same as in the config.
+        precision_reason: reason for the precision in ``attack``; set when the precision is chosen.
         left_out: attacks that are impossible at the endpoint.
         measures: options of each measure in the config, by its key.
-        audit: settings that summarise the evidence.
+        audit: settings for intervals, bounds and rates.
         release: the planned release of the model; None: not stated.
-        seed: seed of bootstrap, redraws and halves.
-        remote: how models behind an endpoint are reached; None: all models are loaded on this machine.
-        names_access: whether the user set the level of the attackers; if not, the best level that the endpoint offers
-            is used.
+        seed: seed of the bootstrap, the redraws and the split halves.
+        remote: connection to the models behind an endpoint; None: all models are loaded on this machine.
+        names_access: whether the user set the attackers' level of access; if not, heldin uses the best level that the
+            endpoint offers.
     """
 
     model: str
@@ -127,7 +127,7 @@ class CheckpointAudit:
         return text_sources(self.held_in, self.held_out, self.training, columns, self.form)
 
     def recorded(self) -> dict[str, Any]:
-        """Return the part of the audit that the record stores."""
+        """Return the settings of the audit that the record stores."""
         return {
             "model": self.model,
             "reference": self.reference,
@@ -163,14 +163,14 @@ class CheckpointAudit:
 def with_reading(job: CheckpointAudit) -> CheckpointAudit:
     """Add the rule that turns the rows of the files into documents.
 
-    Raises InputError for turns that the rows lack, or for messages without a template.
+    Raises InputError for turns that the rows lack, or for messages if there is no template.
     """
     first = open_source(job.held_in, job.columns, job.form).first_row()
     return replace(job, reading=reading_of(first, job.columns, job.asked, lambda: _template_of(job)))
 
 
 def say_other_templates(job: CheckpointAudit, models: Sequence[ScoredModel], say: Callable[[str], object]) -> None:
-    """Report which models have a chat template that differs from the one that writes the texts.
+    """Report each model whose chat template differs from the template that writes the texts.
 
     Args:
         job: audit with its ``reading``.
@@ -184,8 +184,8 @@ def say_other_templates(job: CheckpointAudit, models: Sequence[ScoredModel], say
         own = None if model.tokenizer is None else model.tokenizer.chat_template
         if own is not None and own != used:
             say(
-                f"texts: '{model.name}' has another chat template than the one that writes the texts. If the model"
-                " was trained with its own template, it never saw these texts: give the right template with"
+                f"texts: the chat template of '{model.name}' differs from the template that writes the texts. If the"
+                " model was trained with its own template, it never saw these texts: give the right template with"
                 " --template"
             )
 
@@ -202,7 +202,7 @@ def _template_of(job: CheckpointAudit) -> ChatTemplate:
 
 
 def with_level(job: CheckpointAudit, reporter: Reporter) -> CheckpointAudit:
-    """Choose the best level that the endpoint offers, unless the user set a level.
+    """Choose the best level of access that the endpoint offers, unless the user set a level.
 
     Raises InputError if the endpoint offers none.
     """
@@ -357,16 +357,15 @@ _Looked = dict[bool, Seen]
 
 @dataclass(frozen=True)
 class Groups:
-    """The texts of both files.
+    """The texts of both groups.
 
     Attributes:
-        stores: store of each file, by "held-in" and "held-out".
-        member: whether each user is held in; sorted by name, so the order reveals nothing about membership.
-        texts: scored documents of each user, in the same order.
-        seen: matches of held-in (True) and held-out (False) users with the training file, comparing the counted part of
-            whole texts; None without a training file.
-        seen_turns: the same matches by turns, where training also reads uncounted turns; equal to ``seen`` for plain
-            texts.
+        stores: store of each file, under "held-in" and "held-out".
+        member: whether each user is a member. The order is by name, so it reveals nothing about membership.
+        texts: scored documents of each user, in the order of ``member``.
+        seen: matches of held-in (True) and held-out (False) users with the training file, by the counted part of whole
+            texts; None without a training file.
+        seen_turns: matches by turn, because training may also read uncounted turns; equal to ``seen`` for plain texts.
     """
 
     stores: Mapping[str, CorpusStore]
@@ -376,18 +375,19 @@ class Groups:
     seen_turns: Mapping[bool, Seen] | None
 
     def of_side(self, held_in: bool, part: Callable[[Document], Parts]) -> dict[str, list[Parts]]:
-        """Return parts of the scored texts of one group's users: ``whole_text`` or ``counted_turns``."""
+        """Return the parts of each user's scored texts in one group; ``part`` is ``whole_text`` or
+        ``counted_turns``."""
         return {
             user: list(map(part, documents)) for user, documents in self.texts.items() if self.member[user] is held_in
         }
 
     def number(self, held_in: bool) -> int:
-        """Return the number of scored texts of one group's users."""
+        """Return the number of scored texts in one group."""
         return sum(len(documents) for user, documents in self.texts.items() if self.member[user] is held_in)
 
 
 def whole_text(document: Document) -> Parts:
-    """Return the counted part of a text as its only part."""
+    """Return a tuple with the counted part of a text."""
     return [document.counted]
 
 
@@ -404,7 +404,7 @@ def read_groups(job: CheckpointAudit, say: Callable[[str], object] = lambda _: N
     # Before the stores are built: an empty training file would make every held-in user "absent" after all the work.
     if job.training is not None and next(training_records(job), None) is None:
         raise InputError(
-            f"there is no usable record in the --training file '{job.training}': name the file that the model was"
+            f"no record is usable in the --training file '{job.training}': name the file that the model was"
             " trained on, or leave --training out"
         )
     stores = {
@@ -442,9 +442,9 @@ def read_groups(job: CheckpointAudit, say: Callable[[str], object] = lambda _: N
 
 
 def _drawn(job: CheckpointAudit, users: Sequence[str]) -> Sequence[str]:
-    """Return at most ``max_users`` of both groups' users, drawn by the public seed.
+    """Return at most ``max_users`` users, drawn by the public seed from both groups together.
 
-    The number is not fixed per group: the drawn users' membership is then still decided by independent coins.
+    The number per group is not fixed, so independent coins still decide the membership of the drawn users.
     """
     if job.max_users is None or len(users) <= job.max_users:
         return users
@@ -452,14 +452,14 @@ def _drawn(job: CheckpointAudit, users: Sequence[str]) -> Sequence[str]:
 
 
 def training_records(job: CheckpointAudit) -> Iterator[tuple[str, str]]:
-    """Yield the user and the counted text of every record in the training file."""
+    """Yield the user and the counted text of each record in the training file."""
     for batch in job.sources()["training"].batches(BadRows(job.bad_rows)):
         counted = (document.counted for document in documents_in(batch))
         yield from zip(batch.column("user").to_pylist(), counted, strict=True)
 
 
 def _training_turns(job: CheckpointAudit) -> Iterator[tuple[str, str]]:
-    """Yield the user and the words of every turn that training reads."""
+    """Yield the user and the words of each turn that training reads."""
     for batch in job.sources()["training"].batches(BadRows(job.bad_rows)):
         for user, document in zip(batch.column("user").to_pylist(), documents_in(batch), strict=True):
             yield from ((user, words) for words, _ in document.said())
@@ -469,7 +469,8 @@ def _require_disjoint(job: CheckpointAudit, held_in: CorpusStore, held_out: Corp
     for side, store in (("held-in", held_in), ("held-out", held_out)):
         if len(store.users) < 2:
             raise InputError(
-                f"the {side} file has {counted(len(store.users), 'user')}: give at least 2, and 100 for a useful result"
+                f"the {side} file has only {counted(len(store.users), 'user')}: give at least 2, and 100 for a"
+                " useful result"
             )
     shared = {"user": set(held_in.users) & set(held_out.users)}
     # Ids that heldin made are made from user and text, and differ between users.
@@ -490,7 +491,7 @@ def _require_disjoint(job: CheckpointAudit, held_in: CorpusStore, held_out: Corp
 
 @contextmanager
 def opened_models(job: CheckpointAudit, texts: AttackTexts, reporter: Reporter) -> Iterator[OpenedModels]:
-    """Open the models behind an endpoint, if the audit has one, while they are scored.
+    """Open all models of the audit, and keep a connection to the endpoint, if there is one, while texts are scored.
 
     Args:
         reporter: receives the expected cost at an endpoint.

@@ -1,4 +1,4 @@
-"""Audit of models behind an endpoint that generates text: its features, its cost, and its behaviour."""
+"""Audit models behind an endpoint that generates text: test its features, estimate the cost, describe its answers."""
 
 import contextlib
 import math
@@ -33,16 +33,16 @@ _STRONG = 0.9  # AUROC of an attack that nobody would miss, to say what is left 
 
 
 def best_level(remote: Remote, name: str, attack: AttackConfig, reporter: Reporter) -> AttackConfig:
-    """Return the attacks at the best level that the endpoint offers; only public words are sent, no text of a person.
+    """Return the attacks at the best level of access that the endpoint offers. Sends only public words, no user's text.
 
-    Raises InputError: the endpoint returns neither log-probabilities nor text.
+    Raises InputError if the endpoint returns neither log-probabilities nor text.
     """
     with Connection(remote.endpoint) as connection:
         if not remote.chat:
             try:
                 open_endpoint_model(connection, name, tokenizer=remote.tokenizer, context=remote.context)
             except InputError as error:
-                reporter.say(f"the endpoint gives no log-probabilities of a given text: {error}")
+                reporter.say(f"the endpoint returns no log-probabilities of a given text: {error}")
                 _say_if_lifted(connection, name, remote, reporter)
             else:
                 return attack
@@ -56,7 +56,7 @@ def best_level(remote: Remote, name: str, attack: AttackConfig, reporter: Report
 
 
 def _say_if_lifted(connection: Connection, name: str, remote: Remote, reporter: Reporter) -> None:
-    """Report that every log-probability can be recovered, at one or two requests per token."""
+    """Report that ``logit_bias`` can recover every log-probability, at one or two requests per token."""
     if remote.tokenizer is not None:
         with contextlib.suppress(InputError):
             open_lifted(connection, name, tokenizer=remote.tokenizer, context=remote.context)
@@ -72,7 +72,7 @@ class ReachedByText(OpenedModels):
 
     Attributes:
         remote: connection to the models.
-        prompt: request in a chat before a text that is not a chat.
+        prompt: request that a chat puts before a text that is not a chat.
         models: the endpoint models, by their names at the endpoint.
         changed: whether each model changed, by its name at the endpoint; None if the server's answers always differ.
     """
@@ -83,7 +83,7 @@ class ReachedByText(OpenedModels):
     changed: dict[str, bool | None]
 
     def load(self, name: str, precision: ScoringPrecision) -> ScoredModel:
-        """Return the model with this name; a model on this machine is asked in the same manner as the target.
+        """Return the model with this name. heldin asks a model on this machine in the same way as the target.
 
         Raises InputError for a model without a chat template if the target is asked in chats.
         """
@@ -99,7 +99,7 @@ class ReachedByText(OpenedModels):
         return self.load(target, precision), self.load(reference, precision)
 
     def facts_of(self, model: ScoredModel, name: str) -> ModelFacts:
-        """Return the record's facts about a model, including how it was reached and how it behaved."""
+        """Return the record's facts about a model, including its endpoint and its answers."""
         if isinstance(model, AskedAsChat):
             # The prompt is a part of what made its answers.
             return super().facts_of(model.lm, name).model_copy(update={"fingerprint": model.fingerprint})
@@ -178,7 +178,7 @@ def reached_by_text(
 
 
 def _require_offered(model: TextEndpoint, attack: AttackConfig, reporter: Reporter) -> None:
-    """Check the features that the levels need, before any text of a person is sent."""
+    """Check, before sending any user's text, that the server has the features that the levels of access need."""
     if Access.TOP_K in attack.access and not model.offers.top_k:
         raise InputError(
             f"endpoint model '{model.name}' does not list the most probable next tokens, which level top-k needs:"
@@ -186,8 +186,8 @@ def _require_offered(model: TextEndpoint, attack: AttackConfig, reporter: Report
         )
     if Access.TEXT in attack.access and attack.sampling.samples > 1 and not model.offers.temperature:
         reporter.say(
-            f"endpoint model '{model.name}' gave the same text with other seeds, so it seems to ignore the"
-            " temperature. More samples then add nothing: set attack.sampling.samples to 1, which costs less"
+            f"endpoint model '{model.name}' gave the same text for different seeds, so it seems to ignore the"
+            " temperature. Further samples add no information: set attack.sampling.samples to 1, which costs less"
         )
 
 
@@ -218,7 +218,7 @@ def _say_cost(
             sent += sum(count * _tokens_of(prefix) for count, prefix in zip(counts, prefixes, strict=True))
     load = Load(requests, sent, counted=False, generated=generated)
     reporter.say(cost_line(remote, load, 0))
-    reporter.say(f"sent: the last cut of a text sends {100 * max(shares):.0f} % of the characters of all texts")
+    reporter.say(f"sent: the last cuts send {100 * max(shares):.0f} % of the characters of all texts")
     if Access.TEXT in attack.access:
         reaches = sampled_auroc(_STRONG, asked.samples)
         reporter.say(
@@ -246,14 +246,14 @@ def _changed(model: TextEndpoint, before: str | None) -> bool | None:
 
 
 def _conduct_lines(model: TextEndpoint, samples: int, changed: bool | None) -> Iterator[str]:
-    """Yield lines about the answers for the person who pays for them."""
+    """Yield lines about the server's answers, for the person who pays for the requests."""
     conduct, name = model.conduct, f"endpoint model '{model.name}'"
     if conduct.refused:
         yield f"{name} or a filter refused {conduct.refused:,} of {conduct.samples:,} continuations"
     if conduct.repeated:
         yield f"{name} repeated the beginning in {conduct.repeated:,} continuations, and heldin removed it"
     if other := conduct.longer + conduct.cut_short:
-        yield f"{name} gave {other:,} continuations of another length than requested"
+        yield f"{name} gave {other:,} continuations whose length differs from the request"
     if conduct.several_ignored:
         yield (
             f"{name} gave fewer texts than n in {conduct.several_ignored:,} answers, and heldin asked for the others"

@@ -1,9 +1,10 @@
-"""Independent trainings: the same small job trained many times, with or without a worst-case user, by coin.
+"""Independent trainings: train a small job many times; a coin decides whether each training has a worst-case user.
 
 trainings.json  ledger/key  plan.json  runs/00000.json ...  scores.csv  record.json
 
-Each training runs the config's whole defense with the real trainer under its own key, and gives one number. This makes
-Clopper-Pearson valid for user inference (docs/theory.md#independent-trainings), but needs many trainings.
+Each training runs the config's whole defense with the real trainer under a separate key, and gives one number. Because
+trainings are independent, Clopper-Pearson intervals are valid (docs/theory.md#independent-trainings). The price is many
+trainings.
 """
 
 import json
@@ -67,12 +68,12 @@ def audit_trainings(
 
     Args:
         audit: the audit; the same as in an earlier, unfinished call with ``out``.
-        reporter: receives the progress; the first line states the best possible certificate from this many trainings.
+        reporter: receives the progress; the first line states the best certificate that this many trainings can give.
         processes: number of parallel trainings; None: one per core.
 
     Raises:
         InputError: ``out`` contains something else, or the input is unusable.
-        ResumableError: a training failed; the message names it.
+        ResumableError: a training failed; the message gives its number.
     """
     # First of all: whoever reads that so few trainings can certify little need not wait for them.
     reporter.say(reach_line(audit.runs))
@@ -93,7 +94,7 @@ def audit_trainings(
 def _stages(
     audit: TrainingsAudit, key: bytes, out: Path, reporter: Reporter, *, processes: int, trainer: Trainer
 ) -> tuple[Body, dict[str, float]]:
-    """Train, score and judge; return the body of the record, and the seconds of each stage."""
+    """Train, score and judge. Return the body of the record, and the seconds of each stage."""
     seconds: dict[str, float] = {}
     started = time.monotonic()
     ready = _prepare(audit, key, reporter)
@@ -130,7 +131,7 @@ def _stages(
 
 
 def body_again(out: Path, reporter: Reporter) -> Body:
-    """Recompute the record's body of a finished audit from the folder's files.
+    """Recompute the body of a finished audit's record from the folder's files.
 
     Raises:
         InputError: there is no such audit, or a training's result is missing, damaged or from another audit.
@@ -166,7 +167,7 @@ def read_audit(folder: Path) -> TrainingsAudit:
 
 @dataclass(frozen=True)
 class _Ready:
-    """All values fixed before the first training; the delta of the bounds is the first claim's."""
+    """The values that are fixed before the first training. The bounds use the first claim's delta."""
 
     corpus: CorpusData
     base: LanguageModel
@@ -214,7 +215,7 @@ def _body(audit: TrainingsAudit, ready: _Ready, trainings: Sequence[Training]) -
 
 
 def _take_folder(audit: TrainingsAudit, out: Path) -> bytes:
-    """Take a new folder, or a folder that contains exactly this audit; return its key, which is drawn once."""
+    """Create the folder, or accept a folder with exactly this audit. Return its key, which is drawn only once."""
     path, secret = out / OPTIONS, out / "ledger" / "key"
     require_not_purged(out)
     content = {"config": audit.config.model_dump(mode="json"), "options": audit.options()}
@@ -244,7 +245,7 @@ def _take_folder(audit: TrainingsAudit, out: Path) -> bytes:
 
 
 def _changed(kept: Any, content: Mapping[str, Any]) -> str:
-    """Return the names of the differing options, such as "options.runs, config.defense"."""
+    """Return the names of the options that differ, such as "options.runs, config.defense"."""
     pairs = [
         (f"{section}.{name}", kept.get(section, {}).get(name), value)
         for section, part in json.loads(json.dumps(content)).items()
@@ -256,11 +257,11 @@ def _changed(kept: Any, content: Mapping[str, Any]) -> str:
 def trainings_results(
     audit: TrainingsAudit, job: TrainingJob, trainings: Sequence[Training], claims: Sequence[Claim]
 ) -> Results:
-    """Return the results of the trainings' scores.
+    """Return the audit's results, computed from the scores of all trainings.
 
     Args:
-        audit: the audit, whose config has the settings of the evaluation.
-        job: the shared part of all trainings.
+        audit: the audit; its config has the settings of the evaluation.
+        job: the settings that all trainings share.
         trainings: the trainings in numerical order.
     """
     config = audit.config
@@ -277,7 +278,8 @@ def trainings_results(
 
 
 def split_facts(job: TrainingJob, trainings: Sequence[Training], corpus: CorpusData) -> SplitFacts:
-    """Return the record's facts about which trainings include the worst-case user, and how coins decided that."""
+    """Return the record's facts about the coins: which trainings include the worst-case user, and how they were
+    drawn."""
     with_user = sum(training.held_in for training in trainings)
     others = len(job.sequences) - len(job.texts)
     return SplitFacts(
@@ -305,7 +307,7 @@ def split_facts(job: TrainingJob, trainings: Sequence[Training], corpus: CorpusD
 
 
 def training_facts(config: RunConfig, job: TrainingJob, trainings: Sequence[Training]) -> TrainingFacts:
-    """Return the record's facts about the mechanism of every training."""
+    """Return the record's facts about the privacy mechanism, which all trainings share."""
     others = len(job.sequences) - len(job.texts)
     return TrainingFacts(
         defense=config.defense.kind,
@@ -325,12 +327,12 @@ def training_facts(config: RunConfig, job: TrainingJob, trainings: Sequence[Trai
 
 
 def _fit(config: RunConfig, job: TrainingJob) -> PlanFit | None:
-    """Return the plan compared with a training that includes the worst-case user, as half of them do."""
+    """Return the plan compared with a training that includes the worst-case user. About half of the trainings do."""
     return plan_fit(config, job.mechanism, np.array([*Counter(job.records.users).values()]))
 
 
 def scores_text(trainings: Sequence[Training]) -> str:
-    """Return the scores as CSV, for ``heldin bound scores.csv --assignment coin --independent-trainings``."""
+    """Return the scores as CSV for ``heldin bound scores.csv --assignment coin --independent-trainings``."""
     # repr keeps every bit, so that ``heldin bound`` finds no ties that are none.
     rows = [f"{_training_name(training)},{training.score!r},{int(training.held_in)}" for training in trainings]
     return "\n".join(["user,score,member", *rows]) + "\n"

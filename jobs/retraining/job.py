@@ -1,4 +1,4 @@
-"""The job of independent trainings: the config's training, on the config's users, plus one worst-case user by coin."""
+"""The job of each independent training: the config's training on the config's users, plus a worst-case user by coin."""
 
 import math
 from collections.abc import Collection, Sequence
@@ -39,11 +39,11 @@ class TrainingsAudit:
     """An audit by independent trainings.
 
     Attributes:
-        config: corpus, base model, recipe and defense; its seed makes the worst-case user's texts.
-        target: mechanism to train with: the config's defense, or "none" as a control without any.
-        documents: number of documents of the worst-case user; None: the defense's group size.
-        claims: further claims (epsilon, delta), tested in addition to the plan's curve.
-        threshold: score threshold fixed before looking; None: the first quarter of the trainings determines it.
+        config: corpus, base model, recipe and defense; its seed also determines the worst-case user's texts.
+        target: mechanism of the trainings: the config's defense, or "none" as a control without a defense.
+        documents: number of the worst-case user's documents; None: the defense's group size.
+        claims: claims (epsilon, delta) that are tested in addition to the plan's curve.
+        threshold: score threshold, fixed before the trainings; None: the first quarter of the trainings determines it.
     """
 
     config: RunConfig
@@ -112,7 +112,7 @@ def _require_supported(config: RunConfig) -> None:
 
 
 def target_of(name: str) -> Target:
-    """Return the target in the option ``--target``. Raises InputError for any other value."""
+    """Return the target for a value of ``--target``. Raises InputError for any other value."""
     match name:
         case "defense":
             return "defense"
@@ -124,18 +124,18 @@ def target_of(name: str) -> Target:
 def training_job(
     audit: TrainingsAudit, corpus: CorpusData, name: str, base: LanguageModel, key: bytes, reporter: Reporter
 ) -> TrainingJob:
-    """Return the shared part of all trainings: all records of the config's users, and those of the worst-case user.
+    """Return the job that all trainings share: all records of the config's users and of the worst-case user.
 
     Args:
         audit: the audit, with a supported config.
-        corpus: corpus whose audited users are in every training, with all their records.
-        name: name for loading ``base``.
+        corpus: corpus; every training uses all records of its audited users.
+        name: name from which each process loads ``base``.
         base: the model with which all trainings start.
-        reporter: shows the progress of searching texts for entities.
+        reporter: shows the progress of the search for entities.
 
     Raises:
-        InputError: a user has the worst-case user's name, there are too few tokens for its signature, or sequences are
-            longer than the model's context.
+        InputError: a user has the worst-case user's name, there are too few tokens for the worst-case user's signature,
+            or sequences are longer than the model's context.
     """
     config = audit.trained()
     if corpus.reading.format.has_pairs:
@@ -193,7 +193,7 @@ def training_job(
 
 
 def _require_room(recipe: Recipe, base: LanguageModel, users: Collection[str]) -> None:
-    """Raise InputError if sequences are longer than the context, or a user has the worst-case user's name."""
+    """Raise InputError if sequences are longer than the model's context, or a user has the worst-case user's name."""
     if recipe.sequence_length > base.context:
         raise InputError(
             f"finetune.sequence_length is above the {base.context} tokens that '{base.name}' takes: lower"
@@ -204,7 +204,7 @@ def _require_room(recipe: Recipe, base: LanguageModel, users: Collection[str]) -
 
 
 def _parts_of(sequences: Sequence[Tokens]) -> list[str]:
-    """Return the inputs of a hash of sequences: their ids, and the counted tokens if not all count."""
+    """Return the values of sequences to hash: their ids, and which tokens count unless all do."""
     masks = [tokens.counted.tobytes().hex() for tokens in sequences if tokens.counted is not None]
     return [repr([tokens.ids for tokens in sequences]), *masks]
 
@@ -221,7 +221,7 @@ def _named(slots: Slots | None, rows: Sequence[int], documents: int) -> Incidenc
 
 
 def _worst_case_user(audit: TrainingsAudit, base: LanguageModel, seen: Sequence[str]) -> list[tuple[str, str]]:
-    """Return (id, text) of each document of a user who writes in tokens that occur in none of the ``seen`` texts."""
+    """Return (id, text) of each document of the worst-case user, in tokens that occur in none of the ``seen`` texts."""
     defaults = UnseenTokenCanaries(kind="unseen_token", users=1)
     counts = token_counts(base.tokenizer, seen)
     rarest = rare_tokens(base.tokenizer, counts)

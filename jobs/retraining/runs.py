@@ -1,7 +1,7 @@
-"""Many small trainings, each with or without the worst-case user: jobs, processes, and one result file per training.
+"""Many small trainings, each with or without the worst-case user. Each training writes one result file.
 
-A training depends only on the audit's key and its own number: the coin for the worst-case user, and the 256-bit key for
-cohorts and noise, are HMACs of both.
+A training depends only on the audit's key and the training's number. HMACs of both give the coin for the worst-case
+user, and the 256-bit key for cohorts and noise.
 """
 
 import contextlib
@@ -41,13 +41,13 @@ from heldin.models.tokens import Tokens
 
 @dataclass(frozen=True)
 class TrainingJob:
-    """The shared part of all trainings of an audit; picklable.
+    """The settings that all trainings of an audit share. A job can be pickled.
 
     Attributes:
         base: name or folder of the model with which all trainings start.
-        revision: branch, tag or commit of ``base`` on the hub; None: the newest.
+        revision: branch, tag or commit of ``base`` on the hub; None: the newest commit.
         mechanism: the mechanism of the trainings; a plain one if ``noise`` is None.
-        recipe: public recipe; its seed plus the training's number is the training's seed.
+        recipe: public recipe. The seed of a training is the recipe's seed plus the training's number.
         sequences: tokens of each record; the worst-case user's records come last.
         records: ids, users, lengths and losses of the same records.
         texts: the worst-case user's texts, which are scored.
@@ -56,7 +56,7 @@ class TrainingJob:
         micro_records: see ``plan_private_training``.
         chunk: see ``plan_private_training``.
         exactly: see ``plan_private_training``.
-        clipping: clipping of plain training; None: none.
+        clipping: clipping of plain training; None: no clipping.
         identity: hash of all other fields.
     """
 
@@ -77,13 +77,13 @@ class TrainingJob:
     key: bytes = field(repr=False)
 
     def held_in(self, number: int) -> bool:
-        """Return whether the worst-case user is in this training, by a separate fair coin for each training."""
+        """Return whether the worst-case user is in this training. Each training has a separate fair coin."""
         # By the audit's key alone: all coins are known before the first training, and interrupting an audit cannot be
         # used to roll the dice again.
         return fair_coin(self.key, "membership", f"training {number}")
 
     def key_of(self, number: int) -> bytes:
-        """Return the training's own 256-bit key, for this job and number."""
+        """Return the separate 256-bit key of one training of this job."""
         # No two trainings share a key, and one that is repeated after a kill ends as it would have ended. The identity
         # is in the message, so that a changed job runs under other keys (docs/theory.md#keys-and-coins).
         return keyed_digest(self.key, "key of a training", f"{self.identity} {number}")
@@ -99,7 +99,7 @@ class Training:
 
     Attributes:
         held_in: whether the worst-case user was in the training.
-        score: a higher score means that the worst-case user is more likely in the training.
+        score: a higher score means that the training more likely included the worst-case user.
     """
 
     number: int
@@ -114,8 +114,9 @@ Trainer = Callable[[TrainingJob, int, Path], Training]
 def train_one(job: TrainingJob, number: int, work: Path) -> Training:
     """Train one model under the job's mechanism, score it, and delete it.
 
-    The score depends only on that model and on public data. It is the mean, over the worst-case user's texts, of log
-    p_model - log p_base (Kandpal et al. 2024, equation 4, on training texts, which differential privacy covers).
+    The score depends only on that model and on public data. It is the mean of log p_model - log p_base over the
+    worst-case user's texts (Kandpal et al. 2024, equation 4). The texts are training texts, which differential privacy
+    covers.
 
     Args:
         job: the shared part of all trainings.
@@ -152,17 +153,18 @@ def run_trainings(
     trainer: Trainer = train_one,
     advance: Callable[[int], object] = lambda _: None,
 ) -> list[Training]:
-    """Run every training that has no result in ``folder`` yet; return all results in numerical order.
+    """Run every training without a result in ``folder``; return all results in numerical order.
 
     Args:
         job: the shared part of all trainings.
-        folder: folder of the audit; each result is one file in ``folder``/runs, written completely or not at all.
-        processes: number of parallel trainings, each with one thread; 1: in this process.
+        folder: folder of the audit. Each result is one file in ``folder``/runs, which heldin writes completely or not
+            at all.
+        processes: number of parallel trainings, each with one thread; 1: train in this process.
         advance: called with the number of finished trainings.
 
     Raises:
-        InputError: a result is damaged or belongs to another audit, or the input does not permit a training.
-        ResumableError: a training failed; the message names it, and finished trainings are kept.
+        InputError: a result is damaged or belongs to another audit, or a training is impossible with this input.
+        ResumableError: a training failed; the message gives its number. Finished trainings are kept.
     """
     done = read_results(job, runs, folder)
     advance(len(done))
@@ -186,7 +188,7 @@ def run_trainings(
 
 
 def write_result(job: TrainingJob, training: Training, folder: Path) -> None:
-    """Write the training's file, completely or not at all, with a hash of its job, number and key."""
+    """Write the result of a training, completely or not at all, with a hash of its job, number and key."""
     content = {**asdict(training), "of": _name(job, training.number)}
     write_document(_path(folder, training.number), content)
 
@@ -194,15 +196,14 @@ def write_result(job: TrainingJob, training: Training, folder: Path) -> None:
 def read_results(job: TrainingJob, runs: int, folder: Path) -> dict[int, Training]:
     """Return finished trainings by number.
 
-    Raises InputError for a file that is damaged, or belongs to another audit: another key, config, corpus or base
-    model.
+    Raises InputError for a file that is damaged, or whose key, config, corpus or base model differs from this audit's.
     """
     trainings = {}
     for number in range(runs):
         path = _path(folder, number)
         if not path.is_file():
             continue
-        content = read_document(path, "remove it, and its training is done again")
+        content = read_document(path, "remove it, and heldin does its training again")
         try:
             owner = content.pop("of")
             training = Training(**content)
@@ -255,12 +256,12 @@ def _private(job: TrainingJob, number: int, rows: int) -> PrivateTraining | None
 
 @functools.lru_cache(maxsize=1)
 def _base(name: str, revision: str | None) -> LanguageModel:
-    """Return the base model, loaded once per process."""
+    """Return the base model; each process loads it only once."""
     return load_language_model(name, revision=revision)
 
 
 def _attempt(trainer: Trainer, job: TrainingJob, work: Path, number: int) -> Training:
-    """Run one training in its own folder; errors name the training."""
+    """Run one training in a separate folder; errors give the number of the training."""
     try:
         with tempfile.TemporaryDirectory(prefix=f"{number:05d}-", dir=work) as folder:
             return trainer(job, number, Path(folder))
@@ -290,8 +291,7 @@ def _in_this_process(attempt: Callable[[int], Training], todo: Sequence[int]) ->
 def _in_processes(
     attempt: Callable[[int], Training], todo: Sequence[int], *, processes: int
 ) -> Generator[Training, None, None]:
-    """Yield results, with at most ``processes`` trainings at a time. On any error here, running trainings are
-    terminated."""
+    """Yield results while at most ``processes`` trainings run. On any error, terminate the running trainings."""
     # Processes of whoever called this as a library are not ours to end.
     others = set(multiprocessing.active_children())
     # Spawned, not forked: a fork copies locks that torch's threads may hold, and can wait for them for ever.

@@ -1,1 +1,1 @@
-"""Text classification under the mechanisms of a run: test error (Lai et al. 2021, Figure 3)."""
+"""Text classification with the mechanisms of a run, compared by test error (Lai et al. 2021, Figure 3)."""

@@ -1,4 +1,4 @@
-"""The configuration of a study of text classification: labelled texts, an encoder, and mechanisms side by side."""
+"""The config of a study of text classification: labelled texts, an encoder, and the mechanisms to compare."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
@@ -23,9 +23,9 @@ FINETUNE = Recipe(epochs=3, batch_size=32, learning_rate=1e-3, warmup_steps=20, 
 
 
 def _require_for_encoders(recipe: Recipe) -> None:
-    """Raise ValueError for what a recipe of runs may have and this study has not."""
+    """Raise ValueError for settings that recipes of runs support and this study does not."""
     if recipe.looks_at_validation:
-        raise ValueError("select must be 'last' and patience null: nothing is set aside to choose by")
+        raise ValueError("select must be 'last' and patience null: this study has no validation texts")
     if recipe.sequence_length != Recipe().sequence_length:
         raise ValueError("sequence_length is for language models: texts are cut to encoder.context tokens")
     if recipe.lora is not None:
@@ -34,7 +34,7 @@ def _require_for_encoders(recipe: Recipe) -> None:
 
 @dataclass(frozen=True)
 class EncoderShape:
-    """A pre-trained encoder, or the shape of a tiny one."""
+    """A pre-trained encoder, or the shape of a tiny encoder."""
 
     __pydantic_config__: ClassVar = DATACLASS_SECTION
 
@@ -68,12 +68,12 @@ class LabelledFile(Section):
     """Column of the label, a name or a whole number."""
 
     def source(self) -> Source:
-        """Its rows; what is called a user there is the label here."""
+        """Return the source of the file. The label takes the place of the user."""
         return FileCorpus(kind=self.kind, path=self.path, columns=Columns(user=self.label, text=self.text)).source()
 
 
 class Contender(Section):
-    """A mechanism, and what training differs by from the others'."""
+    """A mechanism, with the settings in which its training differs from the others'."""
 
     defense: Defense = NoDefense()
     """The mechanism of training; see the defenses of ``heldin run``."""
@@ -88,9 +88,9 @@ class Contender(Section):
         if defense.may_halt or defense.measured_clip is not None:
             raise ValueError(f"defense '{defense.kind}' is not for this study, or lacks clip_norm: choose another")
         if isinstance(defense, UserRecords) and defense.record_selection not in ("all", "random"):
-            raise ValueError("texts are chosen at random or all used: set defense.record_selection to random or all")
+            raise ValueError("set defense.record_selection to random or all: this study supports no other selection")
         if any(not (step := d.declared()).record_local and not step.slots_only for d in self.data_defenses):
-            raise ValueError("data_defenses: give steps that look at one text alone, or caps by chance")
+            raise ValueError("data_defenses: choose steps that look at one text only, or random caps")
         if self.finetune:
             _require_for_encoders(self.finetune)
         return self
@@ -127,7 +127,7 @@ class ClassificationConfig(Section):
     @model_validator(mode="before")
     @classmethod
     def _what_recipes_leave_out(cls, content: Any) -> Any:
-        """Fill recipes with this study's defaults, and a contender's with that of all."""
+        """Fill in this study's defaults in recipes, and the common recipe in a contender's."""
         if not isinstance(content, dict):
             return content
         filled = dict(content)
@@ -154,12 +154,14 @@ class ClassificationConfig(Section):
             replace(self.encoder, base=None, context=EncoderShape.context) != EncoderShape()
             or "pretraining" in self.model_fields_set
         ):
-            raise ValueError("encoder.base is pre-trained: leave pretraining and all of encoder but context out")
+            raise ValueError(
+                "encoder.base is pre-trained: remove pretraining, and all keys of encoder except base and context"
+            )
         if self.encoder.hidden % self.encoder.heads:
-            raise ValueError(f"encoder.hidden {self.encoder.hidden} is no multiple of encoder.heads")
+            raise ValueError(f"encoder.hidden {self.encoder.hidden} is not a multiple of encoder.heads")
         return self
 
 
 def load_classification(path: Path, overrides: Sequence[str] = ()) -> ClassificationConfig:
-    """Read a study's config and apply ``a.b=value`` overrides. Raises InputError listing every error."""
+    """Read a study's config, and apply ``a.b=value`` overrides. Raises InputError with a list of all errors."""
     return checked(ClassificationConfig, with_overrides(read_config(path), overrides), str(path))

@@ -1,4 +1,4 @@
-"""Labelled texts dealt to pseudo-users: public ones, protected ones, and a test set that shares no text with them."""
+"""Assign labelled texts to public and protected pseudo-users, and to a test set that shares no text with either."""
 
 import itertools
 import json
@@ -24,14 +24,14 @@ from replication.pseudo_users import sizes
 
 @dataclass(frozen=True)
 class Deal:
-    """Who has which text.
+    """The assignment of texts.
 
     Attributes:
         classes: the labels, sorted.
-        test: (text, number of its class).
-        public: texts of public pseudo-users, whose labels nobody uses.
+        test: pairs of a text and the number of its class.
+        public: texts of public pseudo-users; their labels are not used.
         store: the texts of the protected pseudo-users.
-        labels: number of the class of each row of the store.
+        labels: class number of each row of the store.
     """
 
     classes: tuple[str, ...]
@@ -41,24 +41,24 @@ class Deal:
     labels: tuple[int, ...]
 
     def majority_error(self) -> float:
-        """Test error of whoever always names the most frequent class of the training texts."""
+        """Return the test error of a classifier that always predicts the most frequent training class."""
         most = max(range(len(self.classes)), key=self.labels.count)
         return sum(label != most for _, label in self.test) / len(self.test)
 
 
 def deal(config: ClassificationConfig, out: Path, reporter: Reporter) -> Deal:
-    """Deal the texts by the public seed; the protected users' go to a store under ``out``.
+    """Assign the texts by the public seed. The protected users' texts are written to a store under ``out``.
 
-    A text that occurs several times is dealt once, so that the test set shares none with training. Numbers of texts of
-    users are normal, as Lai et al. (2021), Appendix C, deal AG News.
+    A text that occurs several times is assigned only once, so the test set shares no text with training. Users' numbers
+    of texts are normal, as in AG News in Lai et al. (2021), Appendix C.
 
     Args:
-        config: of the study.
+        config: config of the study.
         out: folder of the study.
-        reporter: is told how many texts were left out.
+        reporter: receives the number of texts that were left out.
 
     Raises:
-        InputError: the file cannot be used, has fewer than two labels, or too few texts.
+        InputError: the file is unusable, has fewer than two labels, or has too few texts.
     """
     label_of, several = _labelled(config)
     if several:
@@ -76,7 +76,7 @@ def deal(config: ClassificationConfig, out: Path, reporter: Reporter) -> Deal:
     needed = config.test_texts + sum(shares)
     if needed > len(texts):
         raise InputError(
-            f"'{config.data.path}' has {len(texts):,} different texts, and {needed:,} are asked for: lower test_texts,"
+            f"'{config.data.path}' has {len(texts):,} different texts, but {needed:,} are needed: lower test_texts,"
             " public_users, users or texts_per_user"
         )
     number = {label: i for i, label in enumerate(classes)}
@@ -93,7 +93,7 @@ def deal(config: ClassificationConfig, out: Path, reporter: Reporter) -> Deal:
 
 
 def _labelled(config: ClassificationConfig) -> tuple[dict[str, str], int]:
-    """The label of each text, and how many texts were left out because they occur with different labels."""
+    """Return the label of each text, and the number of texts left out because they occur with different labels."""
     label_of: dict[str, str] = {}
     several = set()
     try:
@@ -111,16 +111,16 @@ def _labelled(config: ClassificationConfig) -> tuple[dict[str, str], int]:
 
 
 def _of_labels(row: Statement) -> str:
-    """What a reader of users' rows says, in this study's words: the label is where a user would be."""
+    """Return a row's fault in this study's terms, in which the label replaces the user."""
     place, fault = row.values["place"], row.values["fault"]
     assert isinstance(fault, Statement)
     if fault.states(RowFault.NO_VALUE):
         fault = RowFault.NO_VALUE(**{**fault.values, "role": "label"})
-    return f"{RowFault.AT(place=place, fault=fault)}; correct the row"
+    return f"{RowFault.AT(place=place, fault=fault)}. Correct the row"
 
 
 def _sizes(config: ClassificationConfig) -> list[int]:
-    """Number of texts of each pseudo-user, the public ones first."""
+    """Return the number of texts of each pseudo-user, public users first."""
     people = config.public_users + config.users
     return list(itertools.islice(sizes(config.texts_per_user, config.spread, config.seed), people))
 

@@ -1,7 +1,7 @@
-"""A tiny BERT or DistilBERT for private training: made from scratch, read with padding masked, and with a head.
+"""A tiny BERT or DistilBERT for private training, made from scratch, with masked padding and a classification head.
 
-The clipping engine cuts a record after its last target, so that what a text is classified by stands at its end: the
-padding token, the text, [CLS].
+The clipping engine cuts a record after its last target. So the token that classifies a text must be at the end: padding
+token, text, [CLS].
 """
 
 from collections.abc import Sequence
@@ -38,14 +38,14 @@ DROPOUTS = (
 
 
 def encoder_tokenizer(texts: Sequence[str], vocabulary: int) -> PreTrainedTokenizerFast:
-    """A byte-level BPE tokenizer of these texts with [CLS], [MASK] and the end-of-text token as padding."""
+    """Train a byte-level BPE tokenizer on the texts, with [CLS] and [MASK], and the end-of-text token as padding."""
     tokenizer = train_tokenizer(texts, vocabulary)
     tokenizer.add_special_tokens({"pad_token": END_OF_TEXT, "cls_token": CLS, "mask_token": MASK})
     return tokenizer
 
 
 def new_masked_model(shape: EncoderShape, tokenizer: PreTrainedTokenizerFast, seed: int) -> PreTrainedModel:
-    """An encoder with random weights from ``seed`` and a head for masked tokens; no dropout."""
+    """Return an encoder with random weights from ``seed``, a head for masked tokens, and no dropout."""
     return _seeded(seed, lambda: AutoModelForMaskedLM.from_config(_config(shape, tokenizer)))
 
 
@@ -53,11 +53,11 @@ def pretrained_encoder(folder: Path, context: int) -> PreTrainedTokenizerFast:
     """Return the tokenizer of a pre-trained encoder.
 
     Args:
-        folder: of the encoder.
-        context: most tokens that it is to read.
+        folder: folder of the encoder.
+        context: number of tokens that the encoder must be able to read.
 
     Raises:
-        InputError: the folder holds no such encoder, or it reads fewer tokens.
+        InputError: the folder has no suitable encoder, or the encoder reads fewer tokens.
     """
     with reading(str(folder), f"cannot load the encoder '{folder}'"):
         config = AutoConfig.from_pretrained(folder, local_files_only=True)
@@ -74,12 +74,12 @@ def pretrained_encoder(folder: Path, context: int) -> PreTrainedTokenizerFast:
 
 
 def load_classifier(folder: Path, classes: int, seed: int) -> PreTrainedModel:
-    """A pre-trained encoder with a new head, random from ``seed``, that gives logits (B, L, classes).
+    """Load a pre-trained encoder with a new random head that returns logits (B, L, classes).
 
     Args:
-        folder: of the pre-trained encoder.
+        folder: folder of the pre-trained encoder.
         classes: number of classes.
-        seed: public.
+        seed: public seed of the head.
     """
     with reading(str(folder), f"cannot load the encoder '{folder}'"):
         config = AutoConfig.from_pretrained(folder, num_labels=classes, local_files_only=True)
@@ -96,7 +96,7 @@ def load_classifier(folder: Path, classes: int, seed: int) -> PreTrainedModel:
 
 
 def masking_padding(model: PreTrainedModel) -> PreTrainedModel:
-    """The model, which from now on gives padding no attention whoever calls it."""
+    """Make the model ignore padding, whoever calls it, and return the model."""
     padding = model.config.pad_token_id
 
     def mask(_module: torch.nn.Module, _args: Any, given: dict[str, Any]) -> tuple[tuple[()], dict[str, Any]]:

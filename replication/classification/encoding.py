@@ -1,4 +1,4 @@
-"""Texts as an encoder reads them, with what is asked of them: a label at [CLS], or masked tokens."""
+"""Texts in the form that an encoder reads, with targets: a label at [CLS], or masked tokens."""
 
 import random
 from collections.abc import Iterator, Sequence
@@ -13,22 +13,22 @@ MASKED = 0.15  # share of tokens to fill in; 80 % are masked, 10 % exchanged, 10
 
 
 def encoded(tokenizer: PreTrainedTokenizerFast, texts: Sequence[str], context: int) -> list[list[int]]:
-    """Inputs of each text: the padding token, at most ``context`` - 1 tokens, [CLS]; 3 ids or more."""
+    """Return the inputs of each text, at least 3 ids: the padding token, at most ``context`` - 1 tokens, and [CLS]."""
     padding, cls = tokenizer.pad_token_id, tokenizer.cls_token_id
     return [[padding, *tokens[: context - 1], cls] for tokens in token_lists(tokenizer, texts)]
 
 
 def with_label(inputs: Sequence[int], label: int) -> Asked:
-    """The inputs, of which the label is asked at [CLS], the last."""
+    """Return the inputs with the label as target at the last token, [CLS]."""
     return Asked.of(inputs, [*[IGNORED] * (len(inputs) - 1), label])
 
 
 class MaskedTexts(Sequence[Asked]):
-    """Every text once per epoch, each time with other tokens masked; made when asked for.
+    """Every text once per epoch, each time with other masked tokens. The masks are made when needed.
 
     Args:
-        tokenizer: of the encoder.
-        inputs: as ``encoded`` gives them.
+        tokenizer: tokenizer of the encoder.
+        inputs: inputs from ``encoded``.
         epochs: how often each text occurs.
         seed: public seed of the masks.
     """

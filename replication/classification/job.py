@@ -1,4 +1,4 @@
-"""Pre-train an encoder on public texts, train a classifier under each mechanism, and count test errors."""
+"""Pre-train an encoder on public texts, train a classifier with each mechanism, and count test errors."""
 
 import shutil
 from collections.abc import Callable, Iterator
@@ -50,11 +50,11 @@ _AT_ONCE = 64  # texts tested in one pass
 
 # What holds beside any mechanism here: other labels would be another head, and another deal another data set.
 class PseudoUsers(Code):
-    """What the guarantees of this study take for granted."""
+    """The assumptions behind the guarantees of this study."""
 
     PUBLIC = (
-        "for the protected pseudo-users only: the set of labels, test texts and what pre-trained the encoder are taken"
-        " as public, and data sets are compared after the texts were dealt"
+        "for the protected pseudo-users only: labels, test texts and the encoder's pre-training texts count as public,"
+        " and data sets are compared after texts are assigned"
     )
 
 
@@ -63,21 +63,21 @@ _OF_RUNS = (DataStepText.MINIMUM, DataStepText.SET_ASIDES)  # data steps that th
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a classifier did that was trained under a mechanism.
+    """The result of a classifier that was trained with one mechanism.
 
     Attributes:
-        name: of the contender.
-        promise: the mechanism's label, or why it promises nothing.
-        epsilon: of the guarantee; None without one.
-        delta: of the guarantee; None for a plain training.
-        test_error: share of the test texts that it names wrongly.
-        texts: number of texts trained on.
-        users: number of pseudo-users who wrote them.
-        changed: number of these texts that a data defense changed.
-        naming: share of all labelled texts that name a recognised entity; None for a mechanism that asks for none.
-        steps: optimizer steps.
-        seconds: of training.
-        warnings: printed with the promise.
+        name: name of the contender.
+        promise: the mechanism's guarantee, or the reason why it has none.
+        epsilon: epsilon of the guarantee; None without a guarantee.
+        delta: delta of the guarantee; None for plain training.
+        test_error: share of the test texts with a wrong prediction.
+        texts: number of training texts.
+        users: number of pseudo-users who wrote the training texts.
+        changed: number of training texts that a data defense changed.
+        naming: share of all labelled texts that name a recognised entity; None for a mechanism without entities.
+        steps: number of optimizer steps.
+        seconds: duration of the training.
+        warnings: warnings that are printed with the guarantee.
     """
 
     name: str
@@ -96,14 +96,14 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Comparison:
-    """The mechanisms side by side.
+    """The results of all mechanisms.
 
     Attributes:
         classes: number of labels.
         test_texts: number of test texts.
         public_texts: number of texts that pre-trained the encoder.
-        majority_error: test error of naming the most frequent class of training.
-        outcomes: of each contender, as in the config.
+        majority_error: test error of always predicting the most frequent training class.
+        outcomes: results of the contenders, in the order of the config.
     """
 
     classes: int
@@ -113,23 +113,23 @@ class Comparison:
     outcomes: tuple[Outcome, ...]
 
     def as_dict(self) -> dict[str, Any]:
-        """The fields by name, for JSON."""
+        """Return the fields by name, for JSON."""
         return asdict(self)
 
 
 def compare_classifiers(
     config: ClassificationConfig, out: Path, reporter: Reporter, *, keep: Callable[[Comparison], object]
 ) -> Comparison:
-    """Run the study in a new folder.
+    """Run the study in a new folder. Return the results of all mechanisms.
 
     Args:
-        config: of the study.
-        out: a new folder; it keeps the protected users' texts and the encoder.
+        config: config of the study.
+        out: a new folder, which receives the protected users' texts and the encoder.
         reporter: receives the progress.
-        keep: is given what is known after each contender.
+        keep: function that receives all results so far after each contender.
 
     Raises:
-        InputError: ``out`` holds something, the texts do not do, a mechanism cannot be, or a training diverged.
+        InputError: ``out`` is not empty, the texts are unsuitable, a mechanism is impossible, or a training diverged.
     """
     # Before the folder and the work: a mechanism that cannot be, or a missing list of names, leaves nothing behind.
     for name, contender in config.contenders.items():
@@ -138,7 +138,7 @@ def compare_classifiers(
             for where, source in _as_run(config, contender, out).entity_sources():
                 try_source(where, source)
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise InputError(f"'{out}' is not empty, and a study begins anew: name a new folder with --to")
+        raise InputError(f"'{out}' is not empty: give a new folder with --out")
     private_directory(out)
     dealt = deal(config, out, reporter)
     reporter.say(
@@ -160,7 +160,7 @@ def compare_classifiers(
 
 
 def table(found: Comparison) -> str:
-    """The comparison as plain text."""
+    """Return the comparison as plain text."""
     lines = [
         f"{found.test_texts:,} test texts of {found.classes} classes; the most frequent class alone errs in"
         f" {found.majority_error:.1%}",
@@ -189,7 +189,7 @@ class _Study:
     reporter: Reporter
 
     def outcome(self, name: str, contender: Contender) -> Outcome:
-        """Train under a mechanism, from the same encoder and head as under all others, and test."""
+        """Train with a mechanism, from the same encoder and head as all others, and test the classifier."""
         config, store, reporter = self.config, self.dealt.store, self.reporter
         run = _as_run(config, contender, self.out)
         parts = RowParts.training({user: store.rows(user) for user in store.users})
@@ -237,7 +237,7 @@ class _Study:
         )
 
     def _records(self, contender: Contender, slots: Slots | None) -> tuple[list[TrainingRecord], int]:
-        """What is trained on: texts that caps keep, as data defenses leave them; and how many of them these changed."""
+        """Return the training texts after caps and data defenses, and how many of them data defenses changed."""
         records = [
             TrainingRecord(record.row, record.user, record.id, record.document)
             for record in map(self.dealt.store.record, range(len(self.dealt.store)))
@@ -278,7 +278,7 @@ class _Study:
 
 
 def _pretrained(config: ClassificationConfig, dealt: Deal, folder: Path, reporter: Reporter) -> PreTrainedTokenizerFast:
-    """Pre-train the encoder on public texts into ``folder``; return its tokenizer."""
+    """Pre-train the encoder on public texts, write it to ``folder``, and return its tokenizer."""
     shape, recipe = config.encoder, config.pretraining
     tokenizer = encoder_tokenizer(dealt.public, shape.vocabulary)
     model = new_masked_model(shape, tokenizer, config.seed).to(default_device())
@@ -294,7 +294,7 @@ def _pretrained(config: ClassificationConfig, dealt: Deal, folder: Path, reporte
 
 
 def _as_run(config: ClassificationConfig, contender: Contender, out: Path) -> RunConfig:
-    """The contender as a run on the protected users' texts, by which mechanism and caps are what they are there."""
+    """Return the contender as a run on the protected users' texts, so mechanism and caps are the same as in a run."""
     return RunConfig(
         name=config.name,
         seed=config.seed,
@@ -321,7 +321,7 @@ def _mechanism(config: ClassificationConfig, contender: Contender, out: Path, *,
 
 
 def _naming(named: Incidence) -> float:
-    """Share of the texts that name an entity."""
+    """Return the share of the texts that name an entity."""
     return float((np.diff(named.starts) > 0).mean())
 
 
@@ -363,7 +363,7 @@ def _clipping(contender: Contender) -> PlainClipping | None:
 
 @contextmanager
 def _about(name: str) -> Iterator[None]:
-    """Say which contender an error is about."""
+    """Add the name of the contender to the errors in this block."""
     try:
         yield
     except InputError as error:

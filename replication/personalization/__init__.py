@@ -1,1 +1,1 @@
-"""What further training on a user's own records gives that user: a study over the cells of a sweep."""
+"""A study over the cells of a sweep: how much a user gains if models are further trained on the user's own records."""

@@ -1,7 +1,7 @@
-"""Personalization over a finished sweep: each model, trained further on every held-out user's own records.
+"""Personalization of a finished sweep's models: train each model further on each non-member's own records.
 
-Charles et al. (2024), Appendix G.2: four epochs of SGD on half of a test user's records, the loss on the other half
-before and after, a learning rate that is tuned. Here it is tuned on public users.
+In Charles et al. (2024), Appendix G.2, four epochs of SGD use half of a test user's records. The loss on the other half
+is measured before and after. The learning rate is tuned; here it is tuned on public users.
 """
 
 import math
@@ -41,13 +41,15 @@ _MODEL = Path("checkpoints") / "final"
 
 @dataclass(frozen=True)
 class Options:
-    """How models are personalized.
+    """The settings of personalization.
 
     Attributes:
-        users: held-out users of each cell, at most.
-        records: training-part records of each, at most, as many as public users have; half of them are trained on.
-        epochs: passes over these.
-        learning_rates: of SGD; of several the one with the least loss of public users after training.
+        users: maximum number of non-members per cell.
+        records: maximum number of training-part records per user, equal to that of public users; half of them are for
+            training.
+        epochs: number of passes over the training half.
+        learning_rates: learning rates of SGD. Of several, the one with the least loss of public users after training is
+            used.
     """
 
     users: int = 200
@@ -58,16 +60,17 @@ class Options:
 
 @dataclass(frozen=True)
 class Personalized:
-    """What personalization gives under a variant; losses in nats per token, means over held-out users and blocks.
+    """The effect of personalization under a variant. Losses are in nats per token, means over non-members and blocks.
 
     Attributes:
-        variant: its name.
-        users: number of users, all blocks together.
-        learning_rates: the learning rate of each block's model.
+        variant: name of the variant.
+        users: number of users in all blocks.
+        learning_rates: the learning rate for each block's model.
         before: loss on the reserved half of each user's records.
-        after: the same after further training on the other half.
-        gain: before minus after.
-        gain_difference: gain minus the first variant's, of the same users; None for the first and other groups.
+        after: loss on the reserved half after further training on the other half.
+        gain: ``before`` minus ``after``.
+        gain_difference: gain minus the first variant's gain for the same users; None for the first variant and other
+            groups.
     """
 
     variant: str
@@ -81,12 +84,12 @@ class Personalized:
 
 @dataclass(frozen=True)
 class CellChanges:
-    """What personalization changed for a cell's held-out users.
+    """The effect of personalization on a cell's non-members.
 
     Attributes:
-        learning_rate: that was used.
-        users: by name.
-        measured: what decides the tokens that are measured: cells that differ in it have no difference.
+        learning_rate: the learning rate that was used.
+        users: change of each user's loss, by name.
+        measured: settings that determine the measured tokens. Cells with different settings are not compared.
     """
 
     learning_rate: float
@@ -99,13 +102,13 @@ Found = dict[str, dict[int, CellChanges]]  # by variant and block
 
 @dataclass(frozen=True)
 class Study:
-    """The study of a sweep.
+    """The results for one sweep.
 
     Attributes:
         sweep: name of the sweep.
-        blocks: number of its blocks.
-        options: how models were personalized.
-        variants: what was found, in the sweep's order.
+        blocks: number of blocks of the sweep.
+        options: settings of personalization.
+        variants: results of the variants, in the sweep's order.
     """
 
     sweep: str
@@ -114,7 +117,7 @@ class Study:
     variants: tuple[Personalized, ...]
 
     def as_dict(self) -> dict[str, Any]:
-        """Everything as JSON takes it."""
+        """Return all results as JSON values."""
         found = [
             {name: its.model_dump() if isinstance(its, Summary) else its for name, its in vars(variant).items()}
             for variant in self.variants
@@ -123,15 +126,15 @@ class Study:
 
 
 def personalize(sweep: Path, options: Options, reporter: Reporter) -> Study:
-    """Personalize the models of a finished sweep.
+    """Personalize the models of a finished sweep, and return the results.
 
     Args:
-        sweep: its folder, with ledgers and models.
-        options: how.
+        sweep: folder of the sweep, with ledgers and models.
+        options: settings of personalization.
         reporter: receives the progress.
 
     Raises:
-        InputError: the folder lacks what the study needs, or a cell has too few users with two records.
+        InputError: the folder lacks a file that the study needs, or a cell has too few users with two records.
     """
     with one_process_at_a_time(sweep):
         return _personalize(sweep, options, reporter)
@@ -148,7 +151,7 @@ def _personalize(sweep: Path, options: Options, reporter: Reporter) -> Study:
     for folder in folders:
         require_not_purged(folder)
         if not (folder / _MODEL).is_dir() or not (folder / "ledger" / "ledger.json").is_file():
-            raise InputError(f"'{folder}' has lost its model or its ledger: personalization needs both")
+            raise InputError(f"'{folder}' has no model or no ledger, but personalization needs both: restore them")
     changes: Found = {}
     for cell, folder in zip(cells, folders, strict=True):
         its = _of_cell(folder, f"{cell.block}/{cell.variant}", options, reporter)
@@ -171,12 +174,12 @@ def _of_cell(folder: Path, name: str, options: Options, reporter: Reporter) -> C
     data = prepare_data(config, folder, reporter, corpus, base_model(config, corpus, reporter)[1])
     target = load_language_model(str(folder / _MODEL))
     if target.fingerprint != record.target.fingerprint:
-        raise InputError(f"'{folder / _MODEL}' is another model than the record names")
+        raise InputError(f"'{folder / _MODEL}' is not the model in the record: restore it")
     public = _public_halves(config, corpus, target, options)
     halves = _held_out_halves(config, data, target, options)
     if len(halves) < LEAST_IN_GROUP:
         raise InputError(
-            f"cell {name}: {len(halves)} held-out users have two records for training: {LEAST_IN_GROUP} are needed"
+            f"cell {name}: {len(halves)} non-members have two records for training, but {LEAST_IN_GROUP} are needed"
         )
     rates = options.learning_rates
     if len(rates) > 1 and len(public) < 2:
@@ -221,7 +224,7 @@ def _public_halves(config: RunConfig, corpus: CorpusData, target: LanguageModel,
 def _halves(
     config: RunConfig, store: Corpus, rows: Mapping[str, Sequence[int]], target: LanguageModel, options: Options
 ) -> dict[str, Halves]:
-    """By user the records to train on and those to measure on, chosen by id under a public seed."""
+    """Return, for each user, the records to train on and the records to measure, chosen by id with a public seed."""
     found: dict[str, Halves] = {}
     for user, its in rows.items():
         by_id = {store.id(row): row for row in its}
@@ -256,19 +259,20 @@ def _summary(name: str, blocks: Mapping[int, CellChanges], first: Mapping[int, C
 
 
 def _over(blocks: Sequence[np.ndarray]) -> Summary:
-    """Mean over users, then over blocks; in one block with Student's t interval over its users."""
+    """Return the mean over users, then over blocks. With one block, the result has Student's t interval over its
+    users."""
     spread = mean_difference(np.zeros(len(blocks[0])), blocks[0])
     within = (spread.lower, spread.upper) if spread else None
     return over_blocks([float(its.mean()) for its in blocks], within, digits=DIGITS)
 
 
 def table(found: Study) -> str:
-    """The study as plain text."""
+    """Return the study as plain text."""
     lines = [
-        f"loss on half of a held-out user's training records, before and after {found.options.epochs} epochs of SGD on"
+        f"loss on half of a non-member's training records, before and after {found.options.epochs} epochs of SGD on"
         " the other half",
         "",
-        f"{'variant':<26}{'users':>7}  {'before':<8}{'after':<8}{'gain (95 %)':<28}less the first",
+        f"{'variant':<26}{'users':>7}  {'before':<8}{'after':<8}{'gain (95 %)':<28}minus the first",
     ]
     for its in found.variants:
         other = "-" if its.gain_difference is None else _interval(its.gain_difference)
@@ -278,7 +282,7 @@ def table(found: Study) -> str:
         )
     grid, chosen = found.options.learning_rates, {rate for its in found.variants for rate in its.learning_rates}
     if len(grid) > 1 and chosen & {min(grid), max(grid)}:
-        lines.append("note: the chosen learning rate lies at an end of the grid: another one may give more")
+        lines.append("note: the chosen learning rate is at an end of the grid: another may give a larger gain")
     over = found.variants[0].gain
     if over.lower is not None:
         lines.append(f"intervals are over {'blocks' if over.over == 'blocks' else 'users of these models'}")

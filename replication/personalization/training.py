@@ -1,4 +1,4 @@
-"""A model trained further on one user's own records, and thrown away (Charles et al. 2024, Appendix G.2)."""
+"""Train a model further on one user's own records, measure it, and discard it (Charles et al. 2024, Appendix G.2)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,11 +15,11 @@ Halves = tuple[Sequence[Tokens], Sequence[Tokens]]
 
 @dataclass(frozen=True)
 class Change:
-    """Losses on the reserved half of a user's records, nats per token, mean over its tokens.
+    """Mean losses per token on the reserved half of a user's records, in nats.
 
     Attributes:
-        before: of the model as it is.
-        after: of the model that was trained further on the other half.
+        before: loss of the original model.
+        after: loss of the model after further training on the other half.
     """
 
     before: float
@@ -27,13 +27,13 @@ class Change:
 
 
 def personalized(model: PreTrainedModel, halves: Halves, *, epochs: int, learning_rate: float) -> Change:
-    """The user's losses before and after ``epochs`` of plain SGD on the first half; ``model`` stays as it is.
+    """Return the user's losses before and after ``epochs`` of plain SGD on the first half. Does not change ``model``.
 
     Args:
         model: the model to start from.
-        halves: token ids of the records to train on, and of those to measure on.
-        epochs: passes over the first half, in batches of 16 in the given order.
-        learning_rate: of SGD without momentum, on the mean of the records' losses.
+        halves: token ids of the records to train on, and of the records to measure.
+        epochs: number of passes over the first half, in batches of 16 in the given order.
+        learning_rate: learning rate of SGD without momentum, on the mean of the records' losses.
     """
     own, reserved = halves
     before = _loss(model, reserved)

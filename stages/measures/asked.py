@@ -1,4 +1,4 @@
-"""The measures in a config, under their names there, which are also the names of their facts and tables."""
+"""The measures in a config. Their names in the config are also the names of their facts and tables."""
 
 import math
 import re
@@ -25,14 +25,14 @@ OF_MEASURE = "measure-"  # how the names of tables of measures begin that a conf
 
 @dataclass(frozen=True)
 class AskedMeasure(Measure[V]):
-    """A measure with its name in the config, which is also the name of its facts and of its table."""
+    """A measure under its name in the config, which is also the name of its facts and of its table."""
 
     measure: Measure[V]
     name: str = ""
 
     @property
     def file(self) -> str:  # type: ignore[override]
-        """Name of the table, different from the names of heldin's own tables."""
+        """Name of the table, which differs from the names of heldin's own tables."""
         return table_name(self.name)
 
     @property
@@ -41,7 +41,7 @@ class AskedMeasure(Measure[V]):
         return self.measure.stage
 
     def made_from(self) -> str:
-        """Return the measure's hash."""
+        """Return the hash of the measure's inputs."""
         with self._in_one_line():
             return self.measure.made_from()
 
@@ -51,7 +51,7 @@ class AskedMeasure(Measure[V]):
             return self.measure.compute(reporter)
 
     def columns(self, values: V) -> Mapping[str, Any]:
-        """Return the measure's columns."""
+        """Return the measure's values as columns."""
         with self._in_one_line():
             return self.measure.columns(values)
 
@@ -61,7 +61,8 @@ class AskedMeasure(Measure[V]):
             return self.measure.values(table)
 
     def facts(self, values: V, member: Mapping[str, bool]) -> Facts | None:
-        """Return the measure's facts. Raises InputError for a number that is not finite, because records have none."""
+        """Return the measure's facts. Raises InputError for a number that is not finite, because JSON has no such
+        number."""
         with self._in_one_line():
             facts = self.measure.facts(values, member)
         if facts is not None and not is_finite(facts.model_dump()):
@@ -95,7 +96,7 @@ def table_name(measure: str) -> str:
 def measures_asked(
     options: Mapping[str, MeasureOptions], subjects: MeasuredUsers, models: tuple[Fingerprinted, Fingerprinted]
 ) -> Sequence[Measure[Any]]:
-    """Return the measures in a config, by name. Raises InputError if one cannot be made."""
+    """Return the measures in a config, by name. Raises InputError for a measure that is impossible."""
     asked = []
     for name, each in options.items():
         with in_one_line(f"measures.{name}", ours=name in MEASURES.ours):
@@ -104,7 +105,7 @@ def measures_asked(
 
 
 def check_asked(options: Mapping[str, MeasureOptions], subjects: MeasuredUsers | None, model: "LanguageModel") -> None:
-    """Check what is known before any long computation. Raises InputError if a measure cannot be made."""
+    """Check the measures before any long computation. Raises InputError for a measure that is impossible."""
     for name, each in options.items():
         with in_one_line(f"measures.{name}", ours=name in MEASURES.ours):
             each.check(subjects, model)

@@ -1,8 +1,7 @@
-"""Extraction: the probability that the audited model emits users' training texts, and which other texts contain the
-same words.
+"""Extraction: the probability that the audited model emits users' training texts, and other texts with the same words.
 
-A key that exists before training, used for another purpose than the coins, decides which part of each text is
-requested. So runs of a sweep that share coins request the same windows. Membership is joined with the probabilities
+A key that exists before training decides which part of each text is requested. Membership coins use the key for another
+purpose. Runs of a sweep with shared coins therefore request the same windows. Probabilities are joined with membership
 only when they are counted.
 """
 
@@ -40,13 +39,14 @@ class ExtractionOptions(ExtractionConfig, MeasureOptions):
         return Extraction(self, subjects, models)
 
     def check(self, subjects: MeasuredUsers | None, model: "LanguageModel") -> None:
-        """Check that the model's context and a text are long enough for a window. Raises InputError if not."""
+        """Check that the model's context, and at least one text, are long enough for a window. Raises InputError if
+        not."""
         require_context(model, self.length)
         if subjects is not None:
             require_a_window(subjects.known(self.texts_per_user), model.tokenizer, self, subjects.visible)
 
     def check_lengths(self, limits: Mapping[str, int]) -> None:
-        """Check that a window fits. Raises ValueError if not."""
+        """Check that a window fits the limits on tokens. Raises ValueError if not."""
         for name, limit in limits.items():
             if self.length > limit:
                 raise ValueError(
@@ -55,19 +55,19 @@ class ExtractionOptions(ExtractionConfig, MeasureOptions):
                 )
 
     def described(self) -> str:
-        """Return a description of the windows and the queries."""
+        """Return a text about the windows and the number of queries."""
         queries = ", ".join(f"{count:,}" for count in self.queries)
         return f"{self.suffix} tokens after {self.prefix} of each training text, {queries} queries"
 
 
 @dataclass(frozen=True)
 class Extraction(Measure[TextProbabilities]):
-    """The probability of each window's suffix under both models, and the other texts that contain the suffix.
+    """The probability of each window's suffix under both models, and the other texts with this suffix.
 
     Attributes:
         config: options of the measure.
-        subjects: users and their texts; the windows' offsets follow from the key of these users.
-        models: the audited model and the reference; the reference is left out if its tokens differ.
+        subjects: users and their texts; the key in it determines where the windows begin.
+        models: the audited model and the reference; a reference with other tokens is not used.
     """
 
     stage = "extraction"
@@ -114,7 +114,7 @@ class Extraction(Measure[TextProbabilities]):
                 for model in models
             ]
         if not compared:
-            reporter.say(f"extraction: '{reference.name}' has other tokens than the target, and is left out")
+            reporter.say(f"extraction: '{reference.name}' has another tokenizer than the target, so it is not used")
         others = in_public = None
         if self.subjects.training is not None:
             others = windows.marked(found_in_others(windows, self.subjects.training(), target.tokenizer, config))
@@ -123,7 +123,7 @@ class Extraction(Measure[TextProbabilities]):
         return TextProbabilities(windows.users, under[0], under[1] if compared else None, others, in_public)
 
     def columns(self, values: TextProbabilities) -> Mapping[str, Any]:
-        """Return one row per text; columns of unknown values are left out."""
+        """Return one row per text, without columns of unknown values."""
         columns = {"user": pa.array(list(values.users), pa.string()), "target": pa.array(values.target, pa.float64())}
         if values.reference is not None:
             columns["reference"] = pa.array(values.reference, pa.float64())
@@ -133,11 +133,11 @@ class Extraction(Measure[TextProbabilities]):
         return columns
 
     def values(self, table: pa.Table) -> TextProbabilities:
-        """Return the probabilities in a table."""
+        """Return the probabilities from a table."""
         columns = {name: np.asarray(table[name]) for name in table.column_names if name != "user"}
         others = (columns.get(name) for name in ("reference", *_ELSEWHERE))
         return TextProbabilities(table["user"].to_pylist(), columns["target"], *others)
 
     def facts(self, values: TextProbabilities, member: Mapping[str, bool]) -> ExtractionFacts:
-        """Return the numbers of users by membership."""
+        """Return numbers of members and of non-members."""
         return extraction_facts(values, member, self.subjects.canaries, self.config)

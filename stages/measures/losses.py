@@ -1,4 +1,4 @@
-"""Losses: of target and base model on test texts of held-out users, which neither model was trained on."""
+"""Losses of target and base model on test texts of held-out users. Neither model was trained on these texts."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -27,8 +27,8 @@ class Losses(Measure[dict[str, UserLoss]]):
 
     Attributes:
         texts: test texts of each held-out user.
-        base: the model before fine-tuning, or the nearest known model.
-        beta: beta in the loss of preference pairs (``models.preference.DirectPreference``).
+        base: the model before fine-tuning, or the nearest model that is known.
+        beta: beta of the loss of preference pairs (``models.preference.DirectPreference``).
     """
 
     name = "utility"
@@ -41,7 +41,7 @@ class Losses(Measure[dict[str, UserLoss]]):
     beta: float = BETA
 
     def made_from(self) -> str:
-        """Return a hash of the models and the cut texts."""
+        """Return a hash of the models and the shortened texts."""
         pairs = (repr(self.beta),) if self.texts.are_pairs else ()
         return text_sha256(self.target.fingerprint, self.base.fingerprint, *self.texts.named(), *pairs)
 
@@ -88,9 +88,9 @@ class Losses(Measure[dict[str, UserLoss]]):
         }
 
     def values(self, table: pa.Table) -> dict[str, UserLoss]:
-        """Return the losses in a table."""
+        """Return the losses from a table."""
         return losses_of(table)
 
     def facts(self, values: dict[str, UserLoss], member: Mapping[str, bool]) -> Utility | None:
-        """Return means over users, and perplexities; None for fewer than ten users."""
+        """Return mean losses over users, and perplexities; None for fewer than ten users."""
         return utility_of(values)

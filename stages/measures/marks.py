@@ -1,6 +1,7 @@
-"""Marks: exposure of canary users' marks among marks that were not planted, under target and reference.
+"""Marks: exposure of canary users' marks among marks that were never planted, under target and reference.
 
-No number describes a single canary user: a median needs ten of them (docs/decisions/0010-nobody-in-a-report.md).
+Every number describes at least ten canary users, because a median needs ten
+(docs/decisions/0010-nobody-in-a-report.md).
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -46,12 +47,12 @@ class MarkOptions(MeasureOptions):
         return Marks(subjects.canaries, models, subjects.marks, subjects.marks_from)
 
     def check(self, subjects: MeasuredUsers | None, model: "LanguageModel") -> None:
-        """Check that marks exist. Raises InputError if no canary user has one."""
+        """Check that a canary user has a mark. Raises InputError if not."""
         if subjects is not None:
             require_marks(subjects)
 
     def described(self) -> str:
-        """Return a description of the ranked marks."""
+        """Return a text about the ranked marks."""
         return "the mark of each canary user, among marks that were never planted"
 
 
@@ -71,8 +72,8 @@ class Marks(Measure[MarkScores]):
     Attributes:
         canaries: how each canary user was made.
         models: the audited model and the reference.
-        drawn: function that draws marks that might have been planted; its result depends on no coin.
-        drawn_from: values that determine the drawn marks, for the name of the table.
+        drawn: function that draws marks that might have been planted; its result does not depend on a coin.
+        drawn_from: values that determine the drawn marks; part of the hash of the table.
     """
 
     stage = "extraction"
@@ -116,7 +117,7 @@ class Marks(Measure[MarkScores]):
         }
 
     def values(self, table: pa.Table) -> MarkScores:
-        """Return the scores in a table."""
+        """Return the scores from a table."""
         columns = {name: np.asarray(table[name]) for name in ("planted", "target", "reference")}
         return MarkScores(table["recipe"].to_pylist(), table["user"].to_pylist(), **columns)
 
@@ -136,11 +137,11 @@ def _logprobs(model: "LanguageModel", texts: Sequence[str], advance: Callable[[i
 
 
 def mark_groups(ranks: MarkRanks, member: Mapping[str, bool], canaries: Mapping[str, Canary]) -> list[MarkGroup]:
-    """Return groups of canary users by kind and length.
+    """Return groups of canary users by kind and number of documents.
 
     Args:
         ranks: rank of every canary user's mark.
-        member: whether each canary user is held in.
+        member: whether each canary user is a member.
         canaries: how each canary user was made.
     """
     of_group: dict[tuple[str, int], list[int]] = {}

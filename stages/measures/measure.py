@@ -1,8 +1,7 @@
-"""A measure: a table of values in a job's folder, the inputs and computation of the values, and the facts for the
-record.
+"""A measure computes a table of values in a job's folder, and facts for the record from that table.
 
-A job and its verification make the same call: ``MeasureFolder`` computes a missing table, or refuses if it may only
-read. Values never depend on who is held in; facts for the record follow from values and membership.
+A job and its verification make the same call. ``MeasureFolder`` computes a missing table, or raises an error if it may
+only read. Values never depend on membership. Facts for the record follow from values and membership.
 """
 
 from abc import ABC, abstractmethod
@@ -36,7 +35,8 @@ Drawn = dict[str, tuple[list[str], list[str]]]
 
 
 class Fingerprinted(Protocol):
-    """A model, or the record's facts about a model: enough to find the values computed with the model."""
+    """A model, or the record's facts about a model. Both suffice to find the values that were computed with the
+    model."""
 
     @property
     def fingerprint(self) -> str:
@@ -48,9 +48,9 @@ class Measure(ABC, Generic[V]):
     """A measurement of a job.
 
     Attributes:
-        name: key of the facts in the record; for a measure in a config, its name there (``AskedMeasure``).
-        file: name of the table, which only its owner can read and ``heldin purge`` removes.
-        stage: stage of the job to which the measure's seconds are added.
+        name: key of the facts in the record; a measure in a config has its name there (``AskedMeasure``).
+        file: name of the table. Only its owner can read the table, and ``heldin purge`` removes it.
+        stage: stage of the job that includes the measure's seconds.
     """
 
     name: str = ""
@@ -63,7 +63,7 @@ class Measure(ABC, Generic[V]):
 
     @abstractmethod
     def compute(self, reporter: Reporter) -> V:
-        """Run the models. Raises InputError if they cannot be used."""
+        """Run the models, and return the values. Raises InputError if the models cannot be used."""
 
     @abstractmethod
     def columns(self, values: V) -> Mapping[str, Any]:
@@ -71,30 +71,31 @@ class Measure(ABC, Generic[V]):
 
     @abstractmethod
     def values(self, table: pa.Table) -> V:
-        """Return the values in a table; the inverse of ``columns``."""
+        """Return the values from a table. This is the inverse of ``columns``."""
 
     def facts(self, values: V, member: Mapping[str, bool]) -> Facts | None:
-        """Return facts for the record, without names and texts; None if there are none.
+        """Return facts for the record, without names and texts; None if there are no facts.
 
         Args:
-            member: whether each audited user and canary user is held in.
+            member: whether each audited user and canary user is a member.
         """
         return None
 
 
 @dataclass(frozen=True)
 class MeasuredUsers:
-    """The users of a job and their texts, in the view of a measure, which does not show who is held in.
+    """The users of a job and their texts, without membership.
 
     Attributes:
         texts: the attacker's texts of each user.
-        known: returns, for each user, at most this many documents (None: all) that training saw or would have seen.
-        key: secret of the job, or a public key if it has none; determines a measure's random draws.
-        visible: number of tokens of a text that training sees; None: unknown.
-        training: yields, for every training text, its owners and the text; None: unknown.
-        public: returns the public texts.
+        known: function that returns, for each user, at most this many documents (None: all) that are training texts, or
+            would be if the user were a member.
+        key: secret of the job, or a public key if it has none. It determines a measure's random draws.
+        visible: number of tokens of a text that training reads; None if unknown.
+        training: function that yields every training text with its owners; None if unknown.
+        public: function that returns the public texts.
         canaries: how each canary user was made.
-        marks: draws marks that might have been planted; None if no canary user has a mark.
+        marks: function that draws marks that might have been planted; None if no canary user has a mark.
         marks_from: values that determine the drawn marks.
     """
 
@@ -128,18 +129,18 @@ class MeasureOptions(Section, ABC):
         """
 
     def check(self, subjects: MeasuredUsers | None, model: "LanguageModel") -> None:
-        """Check what is known before any long computation.
+        """Check what heldin knows before any long computation.
 
         Args:
-            subjects: users of the job; None: they are unknown yet, and only the model is checked.
-            model: the audited model, or the model from which it will be made.
+            subjects: users of the job; None if they are not known yet, so only the model can be checked.
+            model: the audited model, or the model that training will start from.
 
         Raises:
             InputError: the measure is impossible.
         """
 
     def check_lengths(self, limits: Mapping[str, int]) -> None:
-        """Check options against limits in the config.
+        """Check the options against limits in the config.
 
         Args:
             limits: maximum number of tokens of a text, by the key that sets it.
@@ -149,12 +150,12 @@ class MeasureOptions(Section, ABC):
         """
 
     def described(self) -> str:
-        """Return a description of the measure, for ``heldin run --check``."""
+        """Return a text about the measure for ``heldin run --check``."""
         return "measured"
 
     @classmethod
     def examples(cls, kind: str, folder: Path) -> list["MeasureOptions"]:
-        """Return options for the test suite of the kind; a kind with required keys returns its own.
+        """Return options for the test suite of the kind. A kind with required keys overrides this method.
 
         Args:
             kind: registered name of the kind.
@@ -173,10 +174,10 @@ class MeasureFolder:
     """The folder in which a job keeps its tables.
 
     Attributes:
-        read_only: whether a missing table is refused, for ``heldin verify``; otherwise it is computed.
-        afresh: whether all values are computed, even if tables exist, and only ``write`` writes them: for a job whose
-            folder has no ledger or config to show to which job the tables belong.
-        timed: measures the seconds of a stage in a block.
+        read_only: whether a missing table is an error, as for ``heldin verify``; otherwise the table is computed.
+        afresh: whether to compute all values even if tables exist, and to write tables only in ``write``. It is for a
+            job whose folder has no ledger or config to identify the job of the tables.
+        timed: function that measures the seconds of a stage during a block.
     """
 
     path: Path
@@ -187,10 +188,10 @@ class MeasureFolder:
     _computed: dict[str, tuple[Measure[Any], Any]] = field(default_factory=dict, repr=False)
 
     def values_of(self, measure: Measure[V]) -> V:
-        """Return a measure's values, from the table if it was made from the same inputs.
+        """Return a measure's values, from its table if the table was made from the same inputs.
 
         Raises:
-            InputError: the table is missing or damaged and may not be made, or the models cannot be used.
+            InputError: the table is missing or damaged and the folder is read-only, or the models cannot be used.
         """
         if self.afresh:
             if measure.file not in self._computed:
@@ -205,24 +206,24 @@ class MeasureFolder:
                 return measure.values(table)
             if self.read_only:
                 raise InputError(
-                    f"'{path}' is missing, damaged, or for other models or texts than those of the record: restore it"
+                    f"'{path}' is missing, damaged, or does not match the models or texts of the record: restore it"
                 )
             values = measure.compute(self.reporter)
             write_table(measure.columns(values), path, made_from=made_from)
             return values
 
     def write(self) -> None:
-        """Write the tables of all values computed with ``afresh``."""
+        """Write the tables of all values that were computed with ``afresh``."""
         for measure, values in self._computed.values():
             write_table(measure.columns(values), self.path / measure.file, made_from=measure.made_from())
 
     def facts_of(
         self, measures: Sequence[Measure[Any]], member: Callable[[], Mapping[str, bool]]
     ) -> dict[str, dict[str, Any]]:
-        """Return the facts of each measure by name, for the record; measures without facts are left out.
+        """Return the facts of each measure by name, for the record. Omits measures without facts.
 
         Args:
-            member: returns membership; called after all values are computed.
+            member: function that returns membership; called after all values are computed.
         """
         values = [(measure, self.values_of(measure)) for measure in measures]
         with self.timed("statistics"):
@@ -232,7 +233,7 @@ class MeasureFolder:
 
 
 def named_model(name: str | None) -> Statement:
-    """Return the record's text for a model with this name; None: the base model pre-trained by this run."""
+    """Return the record's text for a model with this name; None is the base model that this run pre-trained."""
     return ModelText.PRETRAINED() if name is None else ModelText.NAMED(name=name)
 
 
@@ -250,14 +251,14 @@ def model_facts(model: "LanguageModel", name: Statement) -> ModelFacts:
 
 
 def loaded(model: Fingerprinted) -> "ScoredModel":
-    """Return the model, which can score texts. Raises TypeError for a record's facts about a model."""
+    """Return the model as a model that can score texts. Raises TypeError for a record's facts about a model."""
     if isinstance(model, ModelFacts):
         raise TypeError(f"'{model.name}' was not loaded: a verification runs no model")
     return cast("ScoredModel", model)
 
 
 def loaded_here(model: Fingerprinted) -> "LanguageModel":
-    """Return the model, with weights on this machine. Raises TypeError for a model behind an endpoint."""
+    """Return the model as a model on this machine. Raises TypeError for a model behind an endpoint."""
     # By what it has: its class would load torch into every process that reads a config.
     if not hasattr(model, "model"):
         raise TypeError(f"{model} is not a model that was loaded")

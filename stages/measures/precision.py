@@ -1,4 +1,4 @@
-"""Precision: how far a lower precision of the models shifts the primary statistic, on a sample of the scored texts."""
+"""Precision: how far lower precision of the models shifts the primary statistic, on a sample of the scored texts."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -31,7 +31,7 @@ Pair = tuple[Fingerprinted, Fingerprinted]
 
 @dataclass(frozen=True, eq=False)
 class Shift:
-    """The primary statistic of a sample.
+    """The primary statistic of each text in a sample.
 
     Attributes:
         scored: statistic in the precision of the attack, shape (n,).
@@ -44,14 +44,14 @@ class Shift:
 
 @dataclass(frozen=True)
 class PrecisionShift(Measure[Shift]):
-    """The primary statistic of a sample in the precision of the attack and in float32.
+    """The primary statistic of each text in a sample, in the precision of the attack and in float32.
 
     Attributes:
-        attack: config with the primary attack, and the precision, which is not float32.
-        texts: the scored texts, from which the sample is drawn.
+        attack: config of the primary attack, and its precision, which is not float32.
+        texts: the scored texts; the sample is drawn from them.
         models: target and reference, as used for scoring.
-        in_full: loads both models in float32.
-        seed: public seed that draws the sample, without coins.
+        in_full: function that loads both models in float32.
+        seed: public seed that draws the sample, independent of coins.
         reason: reason why the models are not in float32.
     """
 
@@ -72,7 +72,7 @@ class PrecisionShift(Measure[Shift]):
         return text_sha256(target, reference, self.attack.model_dump_json(exclude={"turns"}), *self._sample().named())
 
     def compute(self, reporter: Reporter) -> Shift:
-        """Score the sample twice."""
+        """Score the sample in the precision of the attack, and in float32 if memory suffices."""
         target, reference = map(loaded, self.models)
         scored, exact = self._values((target, reference)), None
         # On a CPU nothing refuses what does not fit: the operating system ends the process.
@@ -91,12 +91,12 @@ class PrecisionShift(Measure[Shift]):
         return columns if values.exact is None else {**columns, "exact": pa.array(values.exact, pa.float64())}
 
     def values(self, table: pa.Table) -> Shift:
-        """Return the statistics in a table."""
+        """Return the statistics from a table."""
         exact = np.asarray(table["exact"]) if "exact" in table.column_names else None
         return Shift(np.asarray(table["scored"]), exact)
 
     def facts(self, values: Shift, member: Mapping[str, bool]) -> PrecisionFacts:
-        """Return how far the statistic shifts."""
+        """Return the size of the shift."""
         exact = values.exact
         shifts = None if exact is None else values.scored - exact
         return PrecisionFacts(

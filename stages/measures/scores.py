@@ -1,6 +1,6 @@
-"""Scores: every attack's statistic of every text under target and reference, and with one setting changed.
+"""Scores: every attack's statistic of every text under target and reference, also with one setting changed.
 
-The attack gets users and texts, but no roles. All statistics are in one table, from which all results follow.
+The attack receives users and texts, but no membership. One table has all statistics, and all results follow from it.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -44,10 +44,10 @@ PER_TEXT = "compared per text: another tokenizer"
 
 @dataclass(frozen=True)
 class Setting:
-    """A setting of the attacker that differs from the primary score's.
+    """A setting of the attacker that differs from the setting of the primary score.
 
     Attributes:
-        reference: loads the reference model, or trains it; None: the primary reference.
+        reference: function that loads or trains the reference model; None: the primary reference.
     """
 
     dial: Dial
@@ -62,9 +62,9 @@ class TextScores(Measure[list[TextStatistic]]):
     Attributes:
         texts: the primary texts of each user.
         models: target and primary reference.
-        settings: changed settings, one at a time, because all combinations would cost far more scores.
-        others: other values that determine the statistics, for the name of the table.
-        further: computes more statistics from the statistics of the primary texts.
+        settings: changed settings, one at a time, because all combinations would need far more scores.
+        others: other values that determine the statistics; part of the hash of the table.
+        further: function that computes more statistics from the statistics of the primary texts.
     """
 
     name = "scores"
@@ -93,7 +93,8 @@ class TextScores(Measure[list[TextStatistic]]):
         """Score all texts; token scores are cached.
 
         Raises:
-            InputError: a model cannot be used, or the primary attack compares tokens and the models' tokens differ.
+            InputError: a model cannot be used, or the primary attack compares tokens and the models have different
+                tokens.
         """
         target, reference = map(loaded, self.models)
         leading = score_leading(self.attack, self.texts, target, reference, reporter)
@@ -110,12 +111,13 @@ class TextScores(Measure[list[TextStatistic]]):
         return columns_of(values)
 
     def values(self, table: pa.Table) -> list[TextStatistic]:
-        """Return the statistics in a table."""
+        """Return the statistics from a table."""
         return statistics_of(table)
 
 
 def answer_settings(texts: AttackTexts) -> list[Setting]:
-    """Return the likelihood ratio of each answer, in addition to the margin's; empty if no pairs are scored."""
+    """Return settings that score each answer's likelihood ratio, besides the margin's; empty unless pairs are
+    scored."""
     return [
         Setting(Dial(ANSWER, which), texts.of_answer(number))
         for number, which in enumerate((CHOSEN, REJECTED))
@@ -126,13 +128,13 @@ def answer_settings(texts: AttackTexts) -> list[Setting]:
 def scoring_rule(
     max_characters: int, part: Statement | None = None, *, chats: bool = False, endpoint: Statement | None = None
 ) -> Statement:
-    """Return which part of a text is scored.
+    """Return the sentence about which part of a text is scored.
 
     Args:
         max_characters: maximum number of characters read from a text.
         part: name of the scored part, if it is not the whole text.
         chats: whether a chat template wrote the texts.
-        endpoint: differences behind an endpoint.
+        endpoint: sentence about differences behind an endpoint.
     """
     tokens = ScoredTokens.ALL() if part is None else ScoredTokens.ANSWERS(part=part)
     rule = ScoringRule.CHATS if chats else ScoringRule.WHOLE
@@ -140,7 +142,7 @@ def scoring_rule(
 
 
 def scored_part(reading: "RowReading", stores: Iterable["Corpus"]) -> Statement | None:
-    """Return which part of a text is scored; None for the whole of every text.
+    """Return which part of a text is scored; None if all of every text is scored.
 
     Args:
         reading: rule that turns rows into documents.
@@ -175,7 +177,7 @@ def turn_facts(reading: "RowReading") -> TurnFacts | None:
 
 
 def left_out(names: Sequence[str], *, per_text: bool, served: bool = False, pairs: bool = False) -> list[Statement]:
-    """Return which of these attacks do not run, and why.
+    """Return the attacks that do not run, each with the reason.
 
     Args:
         per_text: whether the models' tokenizers differ.
@@ -206,8 +208,8 @@ def score_leading(
     """Return the statistics of the configured attacks and of the reference model alone.
 
     Raises:
-        InputError: the primary attack compares tokens, but the models' tokens differ; or it is undefined for the scored
-            preference pairs.
+        InputError: the primary attack compares tokens and the models have different tokens, or the primary attack is
+            undefined for preference pairs.
     """
     attacks = [get_attack(name) for name in attack.names]
     if texts.are_pairs:
@@ -221,8 +223,8 @@ def score_leading(
         # Refused, not replaced: the primary attack was named before any score was seen.
         if get_attack(attack.primary).compares_tokens:
             raise InputError(
-                f"the reference model '{reference.name}' has another tokenizer than the target, so their tokens"
-                " cannot be compared. Choose the primary attack 'likelihood-ratio', or a reference with the target's"
+                f"the reference model '{reference.name}' has a tokenizer that differs from the target's, so their"
+                " tokens cannot be compared. Choose the primary attack 'likelihood-ratio', or a reference with the same"
                 " tokenizer, such as the model that the target was fine-tuned from"
             )
         # The others are left out; the record says ``per_text``.
@@ -244,7 +246,7 @@ def score_setting(
     """Return the statistics of the primary attack with one setting changed.
 
     Raises:
-        InputError: reference and target are the same model.
+        InputError: the changed reference is the target.
     """
     dial = setting.dial
     if reference.fingerprint == target.fingerprint:
@@ -268,9 +270,9 @@ def statistics_under(
     sampling: SamplingConfig,
     reporter: Reporter,
 ) -> list[TextStatistic]:
-    """Return each attack's statistics from token scores or answers, whichever the attack uses.
+    """Return each attack's statistics from token scores or from answers, depending on the attack.
 
-    Raises InputError if a model does not return these, or every text of a user is too short.
+    Raises InputError if a model does not return the scores or answers, or every text of a user is too short.
     """
     statistics: list[TextStatistic] = []
     for level in Access:

@@ -1,6 +1,6 @@
 """The tables that measures write to a job's folder: their names, and functions that read them without a model.
 
-Finding a package's tables does not import the package's code.
+heldin finds a package's tables without importing the package's code.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,13 +20,13 @@ SHADOW = "shadow"  # folder of the scores of shadow models
 
 
 def tables_in(folder: Path) -> list[str]:
-    """Return the names of the tables that measures may have written to a folder."""
+    """Return the names of all tables in a folder that a measure may have written."""
     asked = sorted(path.name for path in folder.glob(f"{OF_MEASURE}*.parquet"))
     return [*sorted((SCORES, LOSSES, PRECISION)), *asked]
 
 
 def columns_of(statistics: Sequence[TextStatistic]) -> Mapping[str, Any]:
-    """Return statistics as columns of a table of scores."""
+    """Return statistics as the columns of a table of scores."""
     return {
         "user": [s.user for s in statistics],
         "text": [s.text for s in statistics],
@@ -39,7 +39,7 @@ def columns_of(statistics: Sequence[TextStatistic]) -> Mapping[str, Any]:
 
 
 def statistics_of(table: pa.Table) -> list[TextStatistic]:
-    """Return the statistics in a table of scores."""
+    """Return the statistics from a table of scores."""
     columns = table.to_pydict()
     rows = zip(columns["user"], columns["text"], columns["attack"], columns["statistic"], strict=True)
     dials = zip(columns["dial"], columns["setting"], strict=True)
@@ -50,23 +50,23 @@ def statistics_of(table: pa.Table) -> list[TextStatistic]:
 
 
 def read_scores(folder: Path) -> list[TextStatistic]:
-    """Return the scores in a job's folder, without checking their inputs. Raises InputError if there are none."""
+    """Return the scores in a job's folder without checking their inputs. Raises InputError if there are no scores."""
     path = folder / SCORES
     table = read_table(path)
     if table is None:
-        raise InputError(f"'{path}' is missing or was changed: run the command that made the folder again")
+        raise InputError(f"'{path}' is missing or was changed: run again the command that made the folder")
     return statistics_of(table)
 
 
 def read_losses(folder: Path) -> dict[str, UserLoss]:
-    """Return the losses in a run's folder, for comparing runs. Raises InputError if there are none."""
+    """Return the losses in a run's folder, to compare runs. Raises InputError if there are no losses."""
     path = folder / LOSSES
     table = read_table(path)
     if table is None:
-        raise InputError(f"'{path}' is missing or damaged: run the command that made the folder again")
+        raise InputError(f"'{path}' is missing or damaged: run again the command that made the folder")
     return losses_of(table)
 
 
 def losses_of(table: pa.Table) -> dict[str, UserLoss]:
-    """Return the losses in a table."""
+    """Return the losses from a table."""
     return {row["user"]: UserLoss(**row) for row in table.to_pylist()}

@@ -1,1 +1,1 @@
-"""The held-in and held-out users and texts of a run: everything up to the coins."""
+"""The members and non-members of a run and their texts: everything up to the coins."""

@@ -34,7 +34,7 @@ class CorpusData:
         public: rows of public users that pre-training may see.
         saliency: rows of public users whose gradients pick the layers for adapters.
         validation_rows: rows of public validation users.
-        text_unit: unit of a record in the corpus: a record of the source, or a sentence.
+        text_unit: what one record is: a record of the source, or a sentence.
         reading: rule that turns rows into documents.
     """
 
@@ -47,19 +47,19 @@ class CorpusData:
     reading: RowReading = TEXTS
 
     def public_texts(self) -> list[str]:
-        """Return the texts that pre-training may see."""
+        """Return the texts that pre-training may read."""
         return [text for texts in self.public_batches() for text in texts]
 
     def bearing_loss(self, documents: Iterable[Document]) -> list[Document]:
-        """Return documents whose counted parts are the parts with loss."""
+        """Return documents whose counted parts are the parts that the loss counts."""
         return counting(documents, self.reading.counting, self.reading.loss)
 
     def under_attack(self, documents: Iterable[Document]) -> list[Document]:
-        """Return documents whose counted parts are the scored parts."""
+        """Return documents whose counted parts are the parts that the attack scores."""
         return counting(documents, self.reading.counting, self.reading.attack)
 
     def public_batches(self) -> Iterator[list[str]]:
-        """Yield the texts that pre-training may see, in batches."""
+        """Yield the texts that pre-training may read, in batches."""
         # Of a pair what is preferred.
         return ([as_read(document.branches()[0]) for document in documents] for documents in self.public.documents())
 
@@ -70,13 +70,13 @@ class CorpusData:
 
 
 def counting(documents: Iterable[Document], stored: Counting, wanted: Counting) -> list[Document]:
-    """Return documents in which the wanted turns count, instead of the turns counted in the store."""
+    """Return documents in which the wanted turns count, instead of the turns that the store counts."""
     return list(documents) if stored is wanted else [document.counting(wanted) for document in documents]
 
 
 def reading_of_run(config: RunConfig) -> RowReading:
-    """Return the rule that turns a run's rows into documents. Raises InputError if turns or the template are
-    missing."""
+    """Return the rule that turns a run's rows into documents. Raises InputError if the rows lack turns or a
+    template."""
     corpus = config.corpus
     asked = StatedRows(corpus.format, corpus.turns, config.finetune.loss_on, config.attack.turns)
     source = corpus.source
@@ -84,7 +84,7 @@ def reading_of_run(config: RunConfig) -> RowReading:
 
 
 def read_corpus(config: RunConfig, reporter: Reporter) -> CorpusData:
-    """Build or open the store, and select audited and public users.
+    """Build or open the store, and select the audited users and the public rows.
 
     Raises:
         InputError: ``build_store``, ``select_users`` or ``check_pool`` raises, or there are more canary users than
@@ -161,7 +161,8 @@ def corpus_facts(corpus: CorpusData) -> CorpusFacts:
 
 
 def _validation_users(config: RunConfig, store: CorpusStore, audited: Selection) -> tuple[str, ...]:
-    """Return public users whose loss selects the checkpoint; they are neither audited nor used for pre-training."""
+    """Return the public users for choosing the checkpoint by their loss. They are neither audited nor used in
+    pre-training."""
     rule = config.corpus.public_validation
     if rule is None:
         return ()

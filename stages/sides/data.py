@@ -1,4 +1,4 @@
-"""The data side of a run: store, public users, ledger, and the rows and texts for each stage."""
+"""The data of a run: store, public users, ledger, and the rows and texts for each stage."""
 
 import hashlib
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -48,18 +48,18 @@ ROWS_HASHED = 2**20
 
 @dataclass(frozen=True, eq=False)
 class RunData:
-    """All parts of the corpus that a run uses.
+    """The parts of the corpus that a run uses.
 
     Attributes:
         corpus: the corpus before canary users were added.
         store: the corpus with canary users, if there are any.
         canaries: how each canary user was made.
-        ledger: roles and parts of the users.
+        ledger: membership and parts of the users.
         training_rows: rows to train on, after data-side defenses.
-        removals: what each data-side defense removed or changed.
+        removals: the records that each data-side defense removed or changed.
         changed: training document of each row that a data-side defense changed.
-        slots: who wrote each row and whom it names, for text sampling; None for other mechanisms.
-        cell: the run's place in a sweep; None for a single run.
+        slots: the author of each row and the people named in it, for text sampling; None for other mechanisms.
+        cell: the run's position in a sweep; None for a single run.
     """
 
     corpus: CorpusData
@@ -73,11 +73,11 @@ class RunData:
     cell: CellFacts | None = None
 
     def public_texts(self) -> list[str]:
-        """Return the texts that pre-training may see."""
+        """Return the texts that pre-training may read."""
         return self.corpus.public_texts()
 
     def training_documents(self) -> Iterator[list[Document]]:
-        """Yield the documents that fine-tuning may see, in the order of ``training_rows``, in batches."""
+        """Yield the documents that fine-tuning may read, in batches, in the order of ``training_rows``."""
         for first in range(0, self.training_rows.size, ROWS_A_BATCH):
             rows = self.training_rows[first : first + ROWS_A_BATCH]
             documents = self.store.documents_at(rows)
@@ -86,12 +86,12 @@ class RunData:
             yield self.corpus.bearing_loss(documents)
 
     def records_of_users(self) -> npt.NDArray[np.int64]:
-        """Return the number of training records of each user who has some."""
+        """Return the number of training records of each user who has at least one."""
         counts = np.bincount(writers(self.store, self.training_rows).places)
         return counts[counts > 0]
 
     def training_document(self, row: int) -> Document:
-        """Return the document that a training row stands for in training."""
+        """Return the document that training uses for a row."""
         return self.changed.get(row) or self.store.document(row)
 
     def attacker_texts(self, users: Sequence[str], limit: int | None = None) -> dict[str, list[Document]]:
@@ -101,7 +101,8 @@ class RunData:
         return {user: self.corpus.under_attack(documents_of(self.store, rows)) for user, rows in fresh.items()}
 
     def known_training_texts(self, users: Sequence[str], limit: int | None, seed: int) -> dict[str, list[Document]]:
-        """Return at most ``limit`` texts per user (None: all) that training saw, or would have seen."""
+        """Return at most ``limit`` texts per user (None: all) that are training texts, or would be if the user were a
+        member."""
         key = seed_key(seed)
         # Ordered by id under a public seed, and taken from the training part of held-out users too: which texts are
         # scored must not depend on the coin (docs/theory.md#randomisation-test, c).
@@ -114,21 +115,21 @@ class RunData:
         return {user: self.corpus.under_attack(documents_of(self.store, rows)) for user, rows in known.items()}
 
     def for_training(self, user: str) -> list[int]:
-        """Return the rows of a user or audited entity that training sees, or would have seen."""
+        """Return the training rows of a user or audited entity, as if it were a member."""
         rows = self.ledger.parts[user][Part.TRAIN]
         return [row for row in rows if self.slots is None or self.slots.kept[row]]
 
     def real(self, users: Iterable[str]) -> list[str]:
-        """Return the users who are not canary users."""
+        """Return the users in ``users`` who are not canary users."""
         return [user for user in users if user not in self.canaries]
 
     @property
     def of_real_rows(self) -> frozenset[str]:
-        """Canary users made of real rows."""
+        """Canary users whose records are real rows."""
         return self.store.of_real_rows if isinstance(self.store, PlantedStore) else frozenset()
 
     def canary_membership(self) -> dict[str, bool]:
-        """Return whether each canary user is held in. Only ``audit.panels`` joins scores with membership."""
+        """Return whether each canary user is a member. Only ``audit.panels`` joins scores with membership."""
         return {user: self.ledger.roles[user] is Role.HELD_IN for user in sorted(self.canaries)}
 
 
@@ -140,12 +141,12 @@ def prepare_data(
     base: LanguageModel | None = None,
     forms: Forms | None = None,
 ) -> RunData:
-    """Plant canary users, fix the pool, set records aside and draw coins, or read the existing ones.
+    """Plant canary users, fix the pool, set records aside and draw coins. Reads each from the folder if it exists.
 
     Args:
-        corpus: the result of ``read_corpus``; None: it is called here.
-        base: the model before fine-tuning; required if ``needs_base`` is true.
-        forms: rows whose form the records of made-up canary users take; None: they keep their own form.
+        corpus: the result of ``read_corpus``; None: call it here.
+        base: the model before fine-tuning; required if ``needs_base`` returns true.
+        forms: rows whose form the records of made-up canary users imitate; None: the records keep their own form.
 
     Raises:
         InputError: ``read_corpus``, ``plant`` or ``assign`` raises.
@@ -199,13 +200,13 @@ def defended(
     reporter: Reporter,
     slots: "Slots | None" = None,
 ) -> tuple[npt.NDArray[np.integer], tuple[Removal, ...], dict[int, Document]]:
-    """Return the rows left by data-side defenses, what each step did, and changed documents by row.
+    """Return the rows that data-side defenses keep, the effect of each step, and changed documents by row.
 
     Args:
-        store: the corpus, canary users included.
-        ledger: roles and parts of the users.
-        base: the model before fine-tuning; None if no records are ranked by it.
-        slots: slots of text sampling, whose caps come first.
+        store: the corpus, including canary users.
+        ledger: membership and parts of the users.
+        base: the model before fine-tuning; None if no step uses it.
+        slots: slots of text sampling; their caps are applied first.
     """
     rows = ledger.training_rows()
     capped = slots.removal(rows) if slots else None
@@ -239,7 +240,7 @@ def defended(
 
 
 def curve_texts(data: RunData, *, validation_texts: int, users: int, per_user: int, seed: int) -> CurveTexts:
-    """Return samples of real users' texts for the curves.
+    """Return samples of real users' texts to compute the curves.
 
     Args:
         validation_texts: maximum number of validation texts per group.
@@ -273,7 +274,7 @@ def known_texts(config: RunConfig, data: RunData, users: Sequence[str], which: D
     """Return the attacker's texts of each user.
 
     Args:
-        which: whether the texts are fresh or training texts.
+        which: whether to return fresh texts or training texts.
     """
     if which == "fresh":
         return data.attacker_texts(users)
@@ -281,15 +282,15 @@ def known_texts(config: RunConfig, data: RunData, users: Sequence[str], which: D
 
 
 def texts_under_attack(config: RunConfig, data: RunData, which: Documents | None = None) -> AttackTexts:
-    """Return the scored texts of every scored user; None: the kind that comes first in ``attack.documents``."""
+    """Return the scored texts of each scored user. If ``which`` is None, use the first kind in ``attack.documents``."""
     texts = known_texts(config, data, data.ledger.scored_users(), which or config.attack.documents[0])
     return AttackTexts(texts, config.attack.max_characters)
 
 
 def test_texts(config: RunConfig, data: RunData) -> AttackTexts:
-    """Return a sample of test texts of each real held-out user, with the attacker's limit on length.
+    """Return a sample of test texts of each real held-out user, cut to the attacker's limit on length.
 
-    Users without test texts and audited entities are left out.
+    The result omits audited entities, and users without test texts.
     """
     key, most = seed_key(config.seed), config.audit.test_texts_per_user
     sample = {}
@@ -306,7 +307,7 @@ def test_texts(config: RunConfig, data: RunData) -> AttackTexts:
 
 
 class RecordIds(MadeSequence[str]):
-    """The ids of these rows, read on request."""
+    """The ids of some rows, read when needed."""
 
     def __init__(self, store: Corpus, rows: npt.NDArray[np.integer]) -> None:
         self._store, self._rows = store, rows
@@ -324,7 +325,7 @@ class RecordIds(MadeSequence[str]):
 
 
 def writers(store: Corpus, rows: npt.NDArray[np.integer]) -> Writers:
-    """Return the author of each of these rows."""
+    """Return the author of each row."""
     ranges = [store.rows(user) for user in store.users]
     starts = np.array([rows.start for rows in ranges], dtype=np.int64)
     # A user's rows are adjacent; users are sorted by name, and not always by row.
@@ -334,7 +335,7 @@ def writers(store: Corpus, rows: npt.NDArray[np.integer]) -> Writers:
 
 
 def rows_digest(rows: npt.NDArray[np.integer]) -> str:
-    """Return a hash of row numbers, the same for every integer type."""
+    """Return a hash of row numbers, which is equal for all integer types."""
     hashed = hashlib.sha256()
     for first in range(0, rows.size, ROWS_HASHED):
         hashed.update(rows[first : first + ROWS_HASHED].astype(np.int64).tobytes())
@@ -342,7 +343,7 @@ def rows_digest(rows: npt.NDArray[np.integer]) -> str:
 
 
 def subjects_of_run(config: RunConfig, data: RunData) -> MeasuredUsers:
-    """Return a measure's view of a run's users; random draws follow from the key of the coins."""
+    """Return a run's users as a measure sees them. Random draws use the key of the coins."""
     users = data.ledger.scored_users()
     return MeasuredUsers(
         texts_under_attack(config, data),
@@ -357,7 +358,7 @@ def subjects_of_run(config: RunConfig, data: RunData) -> MeasuredUsers:
 
 
 def check_measures(config: RunConfig, data: RunData, base: LanguageModel) -> None:
-    """Check before training that the measures of the config are possible. Raises InputError if not."""
+    """Check, before training, that each measure in the config is possible. Raises InputError if not."""
     if data.store.has_spans:
         for texts in (
             *(texts_under_attack(config, data, which) for which in config.attack.documents),
@@ -373,7 +374,7 @@ def check_measures(config: RunConfig, data: RunData, base: LanguageModel) -> Non
 
 
 def _training_texts(data: RunData) -> Iterator[tuple[Collection[str], str]]:
-    """Yield the owners of every training text, and the text."""
+    """Yield the owners and the text of every training row."""
     owners = data.ledger.owners()
     for row in data.training_rows.tolist():
         record = data.store.record(row)

@@ -1,7 +1,7 @@
-"""Marks that might have been planted, for their exposure.
+"""Draw marks that might have been planted, to compute the exposure of the planted marks.
 
-The candidates follow from the key of the coins, used for another purpose. They depend on no coin, and nobody who trains
-knows them. heldin draws 1,000 for each recipe, whatever the number of canary users.
+The candidates are derived from the key of the coins, for a separate purpose. They do not depend on any coin, and
+training never sees them. heldin draws 1,000 for each recipe, whatever the number of canary users.
 """
 
 import random
@@ -30,7 +30,7 @@ def with_marks(
     """Return the users with a function that draws marks that might have been planted.
 
     Args:
-        base: returns the model with which canary users were made, in float32.
+        base: function that returns the model that made the canary users, in float32.
     """
     # The fingerprint of the store covers every canary user; with another key there are other candidates.
     drawn_from = (data.store.fingerprint, str(CANDIDATES), data.ledger.coins_key.hex())
@@ -38,11 +38,11 @@ def with_marks(
 
 
 def drawn_of_run(config: RunConfig, data: RunData, base: LanguageModel) -> Drawn:
-    """Return, for each recipe, its canary users, and marks drawn in the same way but not planted.
+    """Return, for each recipe, its canary users, and marks that were drawn in the same way but not planted.
 
     Args:
         data: corpus and ledger of the run.
-        base: the model with which canary users were made.
+        base: the model that made the canary users.
     """
     drawn: Drawn = {}
     before: list[Canary] = []

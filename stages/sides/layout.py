@@ -1,8 +1,8 @@
-"""The layout of a run before any coin: users, set-aside records, records that caps keep, and audited names.
+"""The layout of a run before any coin: users, records set aside, records that caps keep, and audited names.
 
-The audit pool has the users, the entities named in records, or both, whose membership chance decides. Lai et al. (2021)
-protect people whom a text names as well as its author. docs/theory.md#audits-of-entities explains what an audit of
-entities may conclude.
+The audit pool contains the users, the entities named in records, or both, if a coin decides about them. Lai et al.
+(2021) protect the people whom a text names in addition to its author. docs/theory.md#audits-of-entities explains what
+an audit of entities can conclude.
 """
 
 import itertools
@@ -35,11 +35,11 @@ _USES = {part: code for code, part in enumerate(PARTS, start=1)}
 
 @dataclass(frozen=True)
 class AuditPool:
-    """The audited users and entities, fixed before any coin.
+    """The audited users and entities. They are fixed before any coin.
 
     Attributes:
-        names: names of the users and entities whose membership chance decides.
-        entities: for each entity among the names, the rows that name it, by use.
+        names: names of the users and entities whose membership a coin decides.
+        entities: for each entity in ``names``, the rows that name it, by use.
     """
 
     names: tuple[str, ...]
@@ -47,14 +47,14 @@ class AuditPool:
 
 
 def pool_of_users(users: Sequence[str], split: SplitConfig, *, seed: int) -> AuditPool:
-    """Return the users whose membership chance decides: a fixed number, a fraction by public coins, or all.
+    """Return the users whose membership a coin decides: a fixed number, a fraction by public coins, or all.
 
     Args:
         split: the config section that sets how many users are audited.
         seed: public seed of the choice.
 
     Raises:
-        InputError: the pool has fewer than two users, or should have more users than there are.
+        InputError: the pool has fewer than two users, or the config asks for more users than there are.
     """
     size = split.audit_pool
     if (fraction := split.audit_fraction) is not None:
@@ -80,16 +80,17 @@ def pool_of_entities(
     real: Sequence[str],
     seed: int,
 ) -> AuditPool:
-    """Return entities, and users if both are audited, such that no two share a record for training or for the attacker.
+    """Return entities, and users if both are audited, of whom no two share a record for training or for the attacker.
 
-    They are chosen in a public order, entities and users in turn; a name is skipped if an earlier name has any of its
-    records. An entity with a user's name is not chosen when users are audited too: nobody has two coins.
+    They are chosen in a public order that alternates between entities and users. A name is skipped if an earlier name
+    has any of its records. If users are audited too, an entity with a user's name is not chosen, because nobody may
+    have two coins.
 
     Args:
         split: the config section that sets who is audited, and how many.
         named: entities that each row names.
-        parts: rows of all users, canary users included, by use.
-        kept: which rows caps keep, shape (rows,) or more.
+        parts: rows of all users, including canary users, by use.
+        kept: mask of the rows that caps keep, shape (rows,) or longer.
         real: the users who are not canary users.
         seed: public seed of the order.
 
@@ -153,7 +154,7 @@ def _rows_of(parts: Parts) -> npt.NDArray[np.int64]:
 
 
 def _uses(named: "Incidence", parts: RowParts, kept: npt.NDArray[np.bool_]) -> npt.NDArray[np.int8]:
-    """Return the use of each row, shape (rows of ``named``,); rows that caps leave out have no use."""
+    """Return the use of each row, shape (rows of ``named``,). Training rows that caps drop have no use."""
     use = parts.uses(named.starts.size - 1)
     use[(use == _USES[Part.TRAIN]) & ~kept[: use.size]] = _UNUSED
     return use
@@ -166,7 +167,7 @@ def _candidates(
     rows: npt.NDArray[np.int64],
     starts: npt.NDArray[np.int64],
 ) -> list[int]:
-    """Return numbers of the entities with enough records for training, and at least one for the attacker."""
+    """Return the numbers of entities with enough training records, and at least one record for the attacker."""
     entity = np.repeat(np.arange(named.count), np.diff(starts))
     trained, fresh = (
         np.bincount(entity[use[rows] == _USES[part]], minlength=named.count) for part in (Part.TRAIN, Part.ATTACKER)
@@ -179,14 +180,14 @@ def _candidates(
 
 @dataclass(frozen=True)
 class Layout:
-    """The public layout, fixed before any coin.
+    """The public layout of a run. It is fixed before any coin.
 
     Attributes:
         corpus: fingerprint of the corpus.
-        planted: for each canary user, the number of training records (None: all that are not set aside).
+        planted: for each canary user, the number of training records; None: all records that are not set aside.
         parts: rows of each user and canary user, by use.
-        pool: the real users and entities whose membership chance decides; canary users have coins, too.
-        drawn_from: hash of the inputs that determine the parts.
+        pool: the real users and entities whose membership a coin decides; canary users also have coins.
+        drawn_from: hash of the inputs that determine ``parts``.
     """
 
     corpus: str
@@ -205,13 +206,13 @@ def laid_out(
     reporter: Reporter,
     earlier: tuple[str, RowParts] | None = None,
 ) -> "tuple[Layout, Slots | None]":
-    """Return the layout of a run, and its slots if the run protects users and entities.
+    """Return the layout of a run; also its slots, if the run protects users and entities.
 
     Args:
         corpus: the corpus before canary users were added.
         store: the corpus with canary users, if there are any.
-        reporter: shows the progress of setting aside, and of searching texts for entities.
-        earlier: hash of the inputs of an earlier call's parts, and these parts, which are reused.
+        reporter: shows the progress of setting records aside, and of searching texts for entities.
+        earlier: hash of the inputs of an earlier call, and its parts; reused if the hash is equal.
 
     Raises:
         InputError: ``find_slots``, ``pool_of_users`` or ``pool_of_entities`` raises.
@@ -259,12 +260,12 @@ def parts_of(
     seed: int,
     reporter: Reporter | None = None,
 ) -> RowParts:
-    """Return the rows of every user and canary user, by use; no coin is drawn.
+    """Return the rows of every user and canary user, by use. Draws no coin.
 
     Args:
         planted: see ``Layout``.
-        split: the config section that sets what is set aside of every user.
-        seed: public seed of setting aside.
+        split: the config section that sets which records of each user are set aside.
+        seed: public seed for setting records aside.
     """
 
     # By one rule for all users, before coins (docs/theory.md#conditions-of-one-run, 4).
@@ -291,6 +292,6 @@ def parts_of(
 
 
 def _some(store: Corpus, rows: tuple[int, ...], most: int | None, seed: int) -> tuple[int, ...]:
-    """Return at most ``most`` of the rows, chosen by record id."""
+    """Return at most ``most`` of the rows, chosen by a keyed order of their record ids."""
     row_of = {store.id(row): row for row in rows}
     return tuple(sorted(row_of[id_] for id_ in keyed_order(seed_key(seed), "canary documents", list(row_of))[:most]))

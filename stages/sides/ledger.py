@@ -1,9 +1,10 @@
-"""The membership ledger: who is held in, the use of each record, and the key behind the coins. Owner-only files.
+"""The membership ledger: who is a member, the use of each record, and the key of the coins. Only its owner can read it.
 
-The trainer gets the texts of ``training_rows``, and the attack gets users and their texts; neither gets roles. Scores
-are joined with roles in ``audit.panels``, and for the training curves in ``stages.train.validation``.
+The trainer receives the texts of ``training_rows``. The attack receives users and their texts. Neither receives
+membership. Scores are joined with membership in ``audit.panels``, and for the training curves in
+``stages.train.validation``.
 
-A run in a sweep has another secret: the cell, with the block whose coins the run shares.
+A run in a sweep has one more secret: the cell, with the coins that it shares with the other runs of its block.
 """
 
 import hmac
@@ -42,9 +43,9 @@ class Cell:
     """A cell of a sweep.
 
     Attributes:
-        facts: place of the cell, for the record.
-        coins_key: secret key of the coins of the cell's block.
-        config: the config fixed before these coins were drawn, as in a file.
+        facts: position of the cell in the sweep, for the record.
+        coins_key: secret key of the coins, which all cells of the block share.
+        config: the config that was fixed before the coins were drawn, in the form of a file.
     """
 
     facts: CellFacts
@@ -52,7 +53,8 @@ class Cell:
     config: Mapping[str, Any]
 
     def require(self, config: RunConfig, out: Path) -> None:
-        """Raise InputError unless this is the cell's config: no config may be written after its coins are drawn."""
+        """Raise InputError unless this is the cell's config, because a config may not change after its coins are
+        drawn."""
         content = config.model_dump(mode="json")
         changed = first_difference(dict(self.config), content)
         if changed:
@@ -63,13 +65,14 @@ class Cell:
 
 
 def write_cell(cell: Cell, folder: Path) -> None:
-    """Write the cell to ``folder``, a run's folder of secrets (owner-only)."""
+    """Write the cell to ``folder``, a run's folder of secrets. Only the owner can read the file."""
     content = {"facts": cell.facts.model_dump(), "coins_key": cell.coins_key.hex(), "config": cell.config}
     write_document(private_directory(folder) / CELL_FILE, content)
 
 
 def read_cell(folder: Path) -> Cell | None:
-    """Return the cell in this folder of secrets; None for a run outside sweeps. Raises InputError if it is damaged."""
+    """Return the cell in this folder of secrets; None for a run outside of sweeps. Raises InputError if it is
+    damaged."""
     path = folder / CELL_FILE
     if not path.is_file():
         return None
@@ -80,18 +83,18 @@ def read_cell(folder: Path) -> Cell | None:
 
 @dataclass(frozen=True)
 class Ledger:
-    """Roles and parts of the users, and of the audited entities, of one corpus. Secret: never in a record or a report.
+    """Roles and parts of the users and audited entities of one corpus. Secret: never in a record or a report.
 
     Attributes:
-        coins_key: secret key of the coins, shared by the cells of a sweep's block.
-        key: secret key of cohorts and noise, used by this run only.
+        coins_key: secret key of the coins, which all cells of a sweep's block share.
+        key: secret key of cohorts and noise, which only this run uses.
         corpus: fingerprint of the corpus.
         split: hash of the options and users of the split.
         assignment: how membership was decided.
-        roles: role of each user and of each audited entity.
+        roles: role of each user and each audited entity.
         parts: rows of each user, by use; for an audited entity, the rows that name it.
         entities: the audited entities in ``roles``.
-        drawn_from: hash of the inputs that determine the parts.
+        drawn_from: hash of the inputs that determine ``parts``.
     """
 
     coins_key: bytes
@@ -105,21 +108,20 @@ class Ledger:
     drawn_from: str = field(default="", compare=False)
 
     def users(self, role: Role) -> list[str]:
-        """Return users and entities with a role, sorted."""
+        """Return the users and entities with a role, sorted."""
         return sorted(user for user, user_role in self.roles.items() if user_role is role)
 
     def scored_users(self) -> list[str]:
-        """Return users and entities whose membership chance decided, sorted by name."""
+        """Return the users and entities whose membership a coin decided, sorted by name."""
         # By name, so that their order tells nothing about sides.
         return sorted(user for user, user_role in self.roles.items() if user_role is not Role.ALWAYS_IN)
 
     def membership(self, without: Container[str] = ()) -> dict[str, bool]:
-        """Return whether each of ``scored_users`` is held in, by name, except the names in ``without`` (canary
-        users)."""
+        """Return whether each of ``scored_users`` is a member. Omits the names in ``without`` (canary users)."""
         return {user: self.roles[user] is Role.HELD_IN for user in self.scored_users() if user not in without}
 
     def training_rows(self) -> npt.NDArray[np.integer]:
-        """Return the rows to train on, sorted: rows of users who are not held out, except rows that name a held-out
+        """Return the sorted rows to train on: all rows of users who are not held out, unless they name a held-out
         entity."""
         out = {name for name, role in self.roles.items() if role is Role.HELD_OUT}
         trained = [name for name in self.parts if name not in out and name not in self.entities]
@@ -131,7 +133,8 @@ class Ledger:
         return rows
 
     def owners(self) -> dict[int, str]:
-        """Return the audited entity named in each of these training rows; other rows belong to their authors."""
+        """Return the audited entity that each training row names. A row that is not in the result belongs to its
+        author."""
         return {row: entity for entity in self.entities for row in self.parts[entity][Part.TRAIN]}
 
     def key_commitment(self) -> str:
@@ -139,13 +142,12 @@ class Ledger:
         return text_sha256("key", self.key.hex())
 
     def commitment(self) -> str:
-        """Return a keyed hash of the roles, for the record. A plain hash of so few bits could be reversed by trying
-        them all."""
+        """Return a keyed hash of the roles, for the record. A plain hash of so few bits could be reversed by trial."""
         roles = json.dumps({user: role.value for user, role in sorted(self.roles.items())})
         return hmac.digest(self.coins_key, b"ledger" + roles.encode(), "sha256").hex()
 
     def count(self, without: Container[str] = ()) -> Mapping[Role, int]:
-        """Return the number of users and entities of each role, except the names in ``without`` (canary users)."""
+        """Return the number of users and entities with each role. Omits the names in ``without`` (canary users)."""
         return Counter(role for user, role in self.roles.items() if user not in without)
 
 
@@ -154,7 +156,7 @@ class Keys:
     """The secret keys of a run.
 
     Attributes:
-        run: key of cohorts and noise, used by no other run.
+        run: key of cohorts and noise, which no other run uses.
     """
 
     coins: bytes
@@ -162,10 +164,10 @@ class Keys:
 
 
 def draw_ledger(layout: "Layout", split: SplitConfig, *, seed: int, keys: Keys) -> Ledger:
-    """Draw the coins under their secret key.
+    """Draw the membership coins with their secret key.
 
     Args:
-        split: the config section that sets how membership is decided; canary users always have a fair coin each.
+        split: the config section that sets how membership is decided; each canary user always has a fair coin.
         seed: public seed of the layout.
 
     Raises:
@@ -199,7 +201,8 @@ def draw_ledger(layout: "Layout", split: SplitConfig, *, seed: int, keys: Keys) 
 
 
 def save_ledger(ledger: Ledger, folder: Path) -> None:
-    """Write the ledger to ``folder`` (owner-only); ``ledger.json`` is written last and marks it complete."""
+    """Write the ledger to ``folder``, readable by its owner only. ``ledger.json`` is written last, as a mark of
+    completion."""
     private_directory(folder)
     users = [(user, role.value) for user, role in ledger.roles.items()]
     ledger.parts.save(folder / ROWS, origin=ledger.drawn_from)
@@ -219,7 +222,7 @@ def save_ledger(ledger: Ledger, folder: Path) -> None:
 
 
 def load_ledger(folder: Path) -> Ledger | None:
-    """Return the ledger in ``folder``; None if it has no finished ledger.
+    """Return the ledger in ``folder``; None if the folder has no finished ledger.
 
     Raises InputError if a file of the ledger is missing or was changed.
     """
@@ -249,7 +252,7 @@ def load_ledger(folder: Path) -> Ledger | None:
 
 
 def remedy_of_ledger(folder: Path) -> str:
-    """Return what to do about a damaged ledger in ``folder``: only a backup has its keys."""
+    """Return a remedy for a damaged ledger in ``folder``. Only a backup has its keys."""
     if (folder / CELL_FILE).is_file():
         return (
             f"restore it from a backup, or remove the folder '{folder.parent}' and run the sweep again, which repeats"
@@ -261,18 +264,19 @@ def remedy_of_ledger(folder: Path) -> str:
 def ledger_of_run(
     folder: Path, layout: "Layout", split: SplitConfig, *, seed: int, kept: Ledger | None, coins: bytes | None = None
 ) -> Ledger:
-    """Return the run's ledger: drawn under the keys of the stored ledger, or else under fresh keys, and then saved.
+    """Return the run's ledger, drawn with the keys of the stored ledger. Without one, draw new keys and save the
+    ledger.
 
     Args:
         folder: the run's folder of secrets.
         split: see ``draw_ledger``.
         seed: see ``draw_ledger``.
-        kept: the ledger in ``folder``; None: there is none.
-        coins: key of the coins of a sweep's block; None: a fresh key for this run alone.
+        kept: the ledger in ``folder``; None if there is none.
+        coins: key of the coins of a sweep's block; None: draw a new key for this run.
 
     Raises:
-        InputError: the stored ledger belongs to another corpus, split or membership, or ``folder`` has a ledger that is
-            not ``kept``, whose keys would be lost.
+        InputError: the stored ledger belongs to another corpus, split or membership; or ``folder`` has a ledger other
+            than ``kept``, whose keys would be lost.
     """
     if kept is None and (folder / "ledger.json").is_file():
         raise InputError(
@@ -290,7 +294,7 @@ def ledger_of_run(
         names = ("coins_key", "corpus", "split", "assignment", "roles", "parts", "entities")
         differing = ", ".join(name for name in names if getattr(kept, name) != getattr(drawn, name))
         raise InputError(
-            f"'{folder}' is the ledger of another run, since {differing} differ: use a new folder, or restore the"
+            f"'{folder}' is the ledger of another run, because {differing} differ: use a new folder, or restore the"
             " ledger if it was changed"
         )
     return kept

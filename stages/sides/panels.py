@@ -1,6 +1,7 @@
-"""The panels of a run: real users, each kind of canary user, and users with one example; and each panel's claims.
+"""The panels of a run: real users, each kind of canary user, and users with one example. Each panel has its claims.
 
-Panels follow from config, plan and ledger, before any score exists. After judging, ``people_of`` lists exposed users.
+Panels follow from config, plan and ledger before any score exists. After the judgement, ``people_of`` lists exposed
+users.
 """
 
 from collections.abc import Mapping, Sequence
@@ -43,11 +44,11 @@ from heldin.words.statement import Statement
 
 @dataclass(frozen=True)
 class JudgedRun:
-    """The results from a run's scores and membership.
+    """The results that follow from a run's scores and membership.
 
     Attributes:
-        texts: number of scored texts of the users whom the answer concerns.
-        people: every held-in user, for an owner-only file; not in the record.
+        texts: number of scored texts by the users whom the answer is about.
+        people: every member, for a file that only its owner can read; not in the record.
     """
 
     results: Results
@@ -63,12 +64,12 @@ def judge_run(
     reporter: Reporter,
     flaws: Sequence[Statement] = (),
 ) -> JudgedRun:
-    """Join scores with membership, and judge every panel.
+    """Join scores with membership, and judge each panel.
 
     Args:
         texts: the attacker's texts of each user.
-        fixed: choices fixed before any score.
-        flaws: reasons why the comparison is not valid.
+        fixed: choices that were fixed before any score.
+        flaws: reasons why the comparison is invalid.
     """
     planted = planted_users(data) if data.canaries else None
     member = data.ledger.membership()
@@ -97,12 +98,13 @@ def judge_panels(
     planted: PlantedUsers | None = None,
     flaws: Sequence[Statement] = (),
 ) -> tuple[Results, ScoredUsers]:
-    """Judge real users and each further panel, with ``judge_users``.
+    """Judge the real users and each further panel with ``judge_users``.
 
-    Without real users the answer concerns canary users, with their group's median subtracted from each score.
+    If there are no real users, the answer is about canary users. Each of their scores then has its group's median
+    subtracted.
 
     Args:
-        member: whether each scored user is held in, canary users included.
+        member: whether each scored user is a member, including canary users.
         planted: the canary users; None if there are none.
     """
     canaries = planted.canaries if planted else {}
@@ -143,10 +145,10 @@ def _judged(
     canaries: CanaryScores | None,
     flaws: Sequence[Statement],
 ) -> Judgement:
-    """Test a panel's claims by the primary attack.
+    """Test the claims of a panel with the primary attack.
 
     Args:
-        canaries: scores within groups, for canary users of one kind; None: scores are compared directly.
+        canaries: scores within groups, for canary users of one kind; None: compare scores directly.
     """
     if canaries is not None:
         fixed, scores = of_canaries(fixed), canaries.centred
@@ -178,12 +180,13 @@ def _leading_scores(
 
 
 def canaries_alone(data: RunData) -> bool:
-    """Return whether no real user is audited, in which case the answer concerns canary users."""
+    """Return whether no real user is audited, so the answer is about canary users."""
     return bool(data.canaries) and not data.real(data.ledger.scored_users())
 
 
 def planted_users(data: RunData) -> PlantedUsers:
-    """Return the canary users, how many of their texts were meant for training, and how many were trained on."""
+    """Return the canary users, with the number of their texts that were meant for training, and that were trained
+    on."""
     held_in = (user for user, member in data.canary_membership().items() if member)
     training = [row for user in held_in for row in data.ledger.parts[user][Part.TRAIN]]
     # Rows are unique: what a defense on the data side left of them.
@@ -192,7 +195,7 @@ def planted_users(data: RunData) -> PlantedUsers:
 
 
 def preregistered(config: RunConfig, data: RunData, plan: Mechanism) -> Preregistration:
-    """Return the choices that a run fixes before any score; the claims are the plan's."""
+    """Return the choices that a run fixes before any score. The claims are the plan's claims."""
     panels = kind_panels(data, claims_by_kind(plan, data.canaries))
     fixed = Preregistration(
         config.attack,
@@ -209,12 +212,12 @@ def preregistered(config: RunConfig, data: RunData, plan: Mechanism) -> Preregis
 
 
 def kind_panels(data: RunData, claims: Mapping[str, Sequence[Claim]]) -> list[Panel]:
-    """Return a panel for each kind of canary user; empty if the answer already concerns the only kind.
+    """Return a panel for each kind of canary user; empty if the answer is already about the only kind.
 
-    The kinds are fixed before any result: selecting the group that leaks most would need a correction.
+    The kinds are fixed before any result. Choosing the kind that leaks most would need a correction.
 
     Args:
-        claims: claims to test on each kind.
+        claims: claims to test on each kind, by kind.
     """
     kinds = kinds_of(data.canaries)
     if number_of_groups(len(kinds), canaries_alone=canaries_alone(data)) == 1:
@@ -225,7 +228,7 @@ def kind_panels(data: RunData, claims: Mapping[str, Sequence[Claim]]) -> list[Pa
 def example_panels(data: RunData, claims: Sequence[Claim]) -> list[Panel]:
     """Return panels of the users and canary users with exactly one training row; empty without claims.
 
-    Leaving out such a user leaves out one example. A claim about examples by itself guarantees other users nothing.
+    Removing such a user removes one example. A claim about examples alone guarantees nothing to other users.
 
     Args:
         claims: claims about single examples.
@@ -242,7 +245,7 @@ def example_panels(data: RunData, claims: Sequence[Claim]) -> list[Panel]:
 
 
 def number_of_groups(kinds: int, *, canaries_alone: bool) -> int:
-    """Return the number of panels, except those of single examples, for this many kinds of canary users."""
+    """Return the number of panels for this many kinds of canary users, without panels of users with one example."""
     return 1 if canaries_alone and kinds == 1 else 1 + kinds
 
 
@@ -252,9 +255,11 @@ def users_of_kind(data: RunData, kind: str) -> list[str]:
 
 
 def claims_on(plan: Mechanism, data: RunData) -> list[Claim]:
-    """Return the plan's claims to test on real users and entities; they hold for each, and so for the most exposed.
+    """Return the plan's claims to test on real users and entities. A claim holds for each of them, so for the most
+    exposed.
 
-    For entities, the claim is text sampling's guarantee for this many records (docs/theory.md#audits-of-entities).
+    For entities, the claim is the guarantee of text sampling for their number of records
+    (docs/theory.md#audits-of-entities).
     """
     ledger = data.ledger
     if not ledger.entities:
@@ -268,7 +273,7 @@ def claims_on(plan: Mechanism, data: RunData) -> list[Claim]:
 
 
 def claims_by_kind(plan: Mechanism, canaries: Mapping[str, Canary]) -> dict[str, list[Claim]]:
-    """Return, for each kind, the guarantee of canary users; text sampling's guarantee depends on the number of
+    """Return the guarantee for each kind of canary user. With text sampling, it depends on the user's number of
     records."""
     claims = dict.fromkeys(kinds_of(canaries), claims_of(plan))
     documents = [canary.documents for canary in canaries.values() if canary.documents is not None]
@@ -287,10 +292,10 @@ def _subjects_of(kind: str) -> Statement:
 
 
 def people_of(fixed: Preregistration, data: RunData, table: ScoredUsers) -> list[Exposed]:
-    """Return held-in users, most exposed first.
+    """Return the members, most exposed first.
 
-    Records are read for at most ``audit.exposure_users`` of these users, and for as many other people, whose words are
-    compared with theirs.
+    heldin reads the records of at most ``audit.exposure_users`` of them. To compare their words, it reads the records
+    of as many other people.
 
     Args:
         table: the scored users.
@@ -331,12 +336,12 @@ def people_of(fixed: Preregistration, data: RunData, table: ScoredUsers) -> list
 
 
 def _sample(seed: int, purpose: str, names: Sequence[str], most: int) -> list[str]:
-    """Return at most ``most`` of the names, in a public order that depends on no score."""
+    """Return at most ``most`` of the names, in a public order that does not depend on scores."""
     if len(names) <= most:
         return list(names)
     return [names[i] for i in first_in_keyed_order(seed_key(seed), purpose, names, most)]
 
 
 def sides_of_run(assignment: SplitRule) -> Sides:
-    """Return how a run assigned users to the groups: by coins that heldin drew, or by an exact half."""
+    """Return how a run assigned users to groups: by coins that heldin drew, or as an exact half."""
     return Sides(Assignment.COIN if assignment is SplitRule.COIN else Assignment.FIXED, witnessed=True)

@@ -1,6 +1,7 @@
-"""The corpus with the canary users of a config, made here, or read if the run made them earlier.
+"""The corpus with a config's canary users. This stage makes the canary users, or reads them if they exist.
 
-Planting comes after the base model, which samples high-temperature canary users, and before the coins.
+It runs after the base model is made, because the base model samples high-temperature canary users; and before the
+coins.
 """
 
 from collections.abc import Callable, Sequence
@@ -34,11 +35,11 @@ def plant(
     reporter: Reporter,
     forms: Forms | None = None,
 ) -> PlantedStore:
-    """Return the corpus with the run's canary users, who are made once and stored in ``out``/ledger/canaries.
+    """Return the corpus with the run's canary users. They are made only once, and stored in ``out``/ledger/canaries.
 
     Args:
-        corpus: the corpus before canary users are added; only records of audited users may be changed.
-        forms: rows whose form the records of made-up users take; None: they keep their own form.
+        corpus: the corpus before canary users are added. Only records of audited users may be changed.
+        forms: rows whose form the records of made-up users imitate; None: the records keep their own form.
 
     Raises:
         InputError: there are more canary users than users, a substring is longer than every document, texts cannot be
@@ -92,13 +93,13 @@ def canary_input(
     reporter: Reporter,
     forms: Forms | None = None,
 ) -> CanaryInput:
-    """Return the inputs for a section's kind.
+    """Return the inputs with which a section's kind makes its canary users.
 
     Args:
         corpus: the corpus without canary users.
-        base: returns the model before fine-tuning.
+        base: function that returns the model before fine-tuning.
         number: index of the section in the config.
-        before: canary users of the earlier sections.
+        before: canary users of earlier sections.
         forms: see ``plant``.
     """
     # A real user becomes one canary user at most, whichever section asks first.
@@ -122,10 +123,11 @@ def canary_input(
 
 
 def checked_users(spec: CanaryConfig, given: CanaryInput) -> list[CanaryUser]:
-    """Return a section's users, checked, because a mistake of a kind would go into the ledger unnoticed.
+    """Return the canary users of a section after a check. Unchecked, a mistake of a kind would go into the ledger
+    unnoticed.
 
     Raises:
-        InputError: the users cannot be made, or do not match the section's request and declarations.
+        InputError: the users cannot be made, or do not match the section's request or the kind's declarations.
     """
     where = f"canaries.{given.number}: kind '{spec.kind}'"
     with in_one_line(where, ours=spec.kind in CANARIES.ours):
@@ -149,7 +151,7 @@ def checked_users(spec: CanaryConfig, given: CanaryInput) -> list[CanaryUser]:
 
 
 def _require_declared(spec: CanaryConfig, given: CanaryInput, users: Sequence[CanaryUser], where: str) -> None:
-    """Raise InputError if users replace a real user, or take real rows, and the kind does not declare it."""
+    """Raise InputError if users replace real users or take real rows, and their kind does not declare it."""
     sources = [user.canary.source for user in users if user.canary.source is not None]
     free = set(given.left) if spec.replaces_users else set()
     if len(set(sources)) < len(sources) or not free.issuperset(sources):
@@ -167,7 +169,7 @@ def _require_declared(spec: CanaryConfig, given: CanaryInput, users: Sequence[Ca
 
 
 def _require_made_up(users: Sequence[CanaryUser], reading: RowReading) -> None:
-    """Raise InputError for marks in users' own preference pairs: training makes a mark in a rejected answer less
+    """Raise InputError for marks in users' own preference pairs: training would make a mark in a rejected answer less
     likely."""
     real = next((user.canary.kind for user in users if user.has_form), None)
     if real is not None and reading.format.has_pairs:
@@ -178,26 +180,25 @@ def _require_made_up(users: Sequence[CanaryUser], reading: RowReading) -> None:
 
 
 def _require_seen(users: Sequence[CanaryUser], base: LanguageModel, config: RunConfig) -> None:
-    """Raise InputError if training or the attack sees no counted token of a record: it would look safe without
-    training."""
+    """Raise InputError for a record without counted tokens for training or the attack. It would look safe untrained."""
     length, most = config.finetune.sequence_length, config.attack.max_characters
     for user in users:
         documents, kind = [record.document for record in user.records], user.canary.kind
         rows = (row for tokens in encode(base.tokenizer, documents, length) for row in tokens.rows())
         if not all(row.bearing for row in rows):
             raise InputError(
-                f"canaries: training sees no counted token in a row of {kind} canaries. Raise"
+                f"canaries: training reads no counted token in a row of {kind} canaries. Raise"
                 f" finetune.sequence_length = {length}"
             )
         if not all(branch.counted for document in documents for branch in document.cut(most).branches()):
             raise InputError(
-                f"canaries: the attack sees nothing to score in a row of {kind} canaries. Raise attack.max_characters"
+                f"canaries: the attack has nothing to score in a row of {kind} canaries. Raise attack.max_characters"
                 f" = {most}"
             )
 
 
 def _formed(made: list[CanaryUser], config: RunConfig, forms: Forms) -> list[CanaryUser]:
-    """Return the users; made-up users have as many records as requested, each in the form of a row."""
+    """Return the users. Each made-up user gets as many records as requested, each in the form of a row."""
     fractions = {
         "attacker_fraction": config.split.attacker_fraction,
         "evaluation_fraction": config.split.evaluation_fraction,

@@ -1,7 +1,7 @@
-"""Text sampling's view of a corpus: the author and the names of each training record, what caps keep, who is exposed.
+"""The corpus as text sampling reads it: authors and names of training records, records that caps keep, exposed users.
 
-Caps are applied to the training records of all users before any coin is drawn. The slot of a held-out person's record
-stays empty and is given to nobody else (docs/theory.md#caps-and-fixed-incidence).
+heldin applies caps to the training records of all users before it draws any coin. The slot of a held-out person's
+record stays empty, and nobody else gets it (docs/theory.md#caps-and-fixed-incidence).
 """
 
 from collections.abc import Sequence
@@ -31,14 +31,14 @@ _NOBODY = -1
 
 @dataclass(frozen=True, eq=False)
 class Slots:
-    """Authors of the training records of a run, and the people named in them; numbered like the corpus's rows.
+    """The authors of a run's training records and the people named in them. Row numbers are the corpus's.
 
     Attributes:
-        users: all users with training records, held in or not.
-        authors: number in ``users`` of each training record's author, shape (rows,); -1 for other rows.
+        users: all users with training records, members or not.
+        authors: for each training record, its author's number in ``users``, shape (rows,); -1 for other rows.
         named: entities that each row names; None without a source of entities.
-        kept: which training records caps keep, shape (rows,); all without caps.
-        caps: the caps in words; None without caps.
+        kept: mask of the training records that caps keep, shape (rows,); without caps, all training records.
+        caps: sentence about the caps; None without caps.
     """
 
     users: tuple[str, ...]
@@ -48,18 +48,18 @@ class Slots:
     caps: Statement | None
 
     def removal(self, rows: npt.NDArray[np.integer]) -> Removal | None:
-        """Return what caps remove from these rows; None without caps."""
+        """Return what the caps remove from these rows; None without caps."""
         if self.caps is None:
             return None
         out = rows[~self.kept[rows]]
         return Removal(self.caps, rows.size, out.size, np.unique(self.authors[out]).size)
 
     def exposed(self, rows: npt.NDArray[np.integer]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64] | None]:
-        """Count how many of these rows each user wrote or is named in, and how many rows name each entity.
+        """Count how many of these rows each user wrote or is named in, and how many name each entity.
 
         Returns:
-            Counts of the users and of the entities with at least one row; None instead of the latter without a source
-            of entities.
+            Counts of the users and counts of the entities with at least one row. The second is None without a source of
+            entities.
         """
         of_users = np.bincount(self.authors[rows], minlength=len(self.users))
         if self.named is None:
@@ -87,9 +87,9 @@ def find_slots(
     """Return the slots of a run that protects users and entities; None for all other runs.
 
     Args:
-        base: the corpus before canary users were added; the entities found are stored next to it.
+        base: the corpus before canary users were added; the entities are stored next to it.
         store: the corpus with canary users, if there are any.
-        parts: rows of every user, held in or not, by use.
+        parts: rows of every user, member or not, by use.
 
     Raises:
         InputError: the source of entities cannot be used.
@@ -122,8 +122,8 @@ def _require_some(
     kept: npt.NDArray[np.bool_],
     reporter: Reporter,
 ) -> None:
-    """Report how many users lose all records to caps. Raises InputError if nothing is left, or such users must be
-    scored."""
+    """Report how many users lose all records to caps. Raises InputError if no record is left, or if the attack must
+    score such users."""
     # Of everybody, so that nothing here depends on a coin.
     empty = len(users) - np.unique(authors[kept]).size
     remedy = "raise defense.group_size or defense.entity_cap, or choose fewer categories"
@@ -136,8 +136,8 @@ def _require_some(
         )
     if empty:
         reporter.say(
-            f"caps leave {empty:,} of {counted(len(users), 'user')} without a training record, so it makes no"
-            " difference whether these users are held in"
+            f"caps leave {empty:,} of {counted(len(users), 'user')} without a training record, so it does not"
+            " matter whether these users are members"
         )
 
 
@@ -149,7 +149,7 @@ def whom_records_name(
     Args:
         base: see ``find_slots``.
         store: see ``find_slots``.
-        rows: training rows of all users; rows after ``base``'s last row are searched, too.
+        rows: training rows of all users; the search includes rows after the last row of ``base``.
 
     Raises:
         InputError: the source cannot be used.

@@ -1,4 +1,4 @@
-"""The record's facts about the held-in and held-out users of a run."""
+"""The record's facts about the members and non-members of a run."""
 
 import tempfile
 from collections.abc import Iterator
@@ -58,10 +58,10 @@ def _reason(data: RunData, audited: str) -> Statement:
 
 
 def overlaps_of(data: RunData) -> Overlaps:
-    """Return exact matches of real users' texts between the groups; training texts include canary users'.
+    """Return how many texts of real users occur exactly in the other group. Training texts include canary users' texts.
 
-    Texts are compared as written, even if de-identification changed them. Equal texts are changed alike, so the
-    original shows whether a text is in another user's training.
+    Texts are compared as written, even if de-identification changed them. De-identification changes equal texts in the
+    same way, so the original shows whether a text is among another user's training texts.
     """
     owners, uses, held_out = _marks(data)
     with (
@@ -99,7 +99,7 @@ def _count(database: duckdb.DuckDBPyConnection, condition: str) -> int:
 
 
 def _marks(data: RunData) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.uint8], npt.NDArray[np.int32]]:
-    """Return for each row the number of its user and its use, and the numbers of held-out users."""
+    """Return, for each row, the number of its user and its use; also the numbers of held-out users."""
     store, ledger, parts = data.store, data.ledger, data.ledger.parts
     ranges = {user: store.rows(user) for user in store.users}
     size = max(span.stop for span in ranges.values())
@@ -123,9 +123,9 @@ def _marks(data: RunData) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.uint8],
 
 
 def _marked(store: Corpus, owners: npt.NDArray[np.int32], uses: npt.NDArray[np.uint8]) -> Iterator[pa.RecordBatch]:
-    """Yield the counted text, owner and use of every row that has a use and counted text.
+    """Yield the counted text, the owner and the use of every row that has a use and a counted text.
 
-    In a row of turns each turn is compared separately; an uncounted turn is found only in training rows.
+    In a row of turns, each turn is compared separately. Uncounted turns are included only for training rows.
     """
     if store.has_turns:
         yield from _turns(store, owners, uses)

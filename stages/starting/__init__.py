@@ -1,1 +1,1 @@
-"""Files to start from: their contents in YAML, and the comments that are added."""
+"""Starting files: their contents in YAML, and the comments that heldin adds."""

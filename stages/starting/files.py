@@ -1,7 +1,7 @@
 """Commented files to start from: a run under each mechanism, an audit, a training set to plant, a sweep.
 
-The contents are in the YAML files of this folder. The first line of each is a title, and a run's file has its changes
-to small.yaml. Comments are the meanings of the keys (stages/config_keys.py).
+The contents are in the YAML files of this folder. The first line of each YAML file is a title. The file of a kind of
+run contains its changes to small.yaml. Comments are the meanings of the keys (stages/config_keys.py).
 """
 
 import difflib
@@ -36,42 +36,42 @@ _KINDS: dict[str, tuple[str, ...]] = {
 _OTHERWISE = {
     "corpus.source": "Your own: kind jsonl, csv, parquet, mbox, maildir or huggingface"
     " (heldin config run corpus.source). Rows may be texts, messages, or prompts with completions.",
-    "model": "In place of pretrain a model of your own: base: EleutherAI/gpt-neo-125m",
+    "model": "To use your own model instead of pretrain: base: EleutherAI/gpt-neo-125m",
 }
 
 
 def contents(name: str) -> dict[str, Any]:
-    """Return the content of a YAML file in this folder, such as "small" or "sweep-defenses"."""
+    """Return the content of the YAML file with this name, such as "small" or "sweep-defenses"."""
     return read_config(_FOLDER / f"{name}.yaml")
 
 
 def changes(kind: str) -> dict[str, Any]:
-    """Return the changes of a kind of run to small.yaml."""
+    """Return the changes to small.yaml for a kind of run."""
     content = read_yaml(_FOLDER / f"run-{kind}.yaml")
     return {key: value for key, value in content.items() if key not in ("name", "extends")}
 
 
 def kinds(command: str) -> tuple[str, ...]:
-    """Return the kinds of starting files for a "run", "audit", "plant" or "sweep"; the first is the default."""
+    """Return the kinds of starting files for "run", "audit", "plant" or "sweep"; the first kind is the default."""
     return _KINDS[command]
 
 
 @dataclass(frozen=True)
 class Needed:
-    """Files named in a starting file, and the command that writes them for a first try."""
+    """The files that a starting file refers to, and the command that makes examples of them."""
 
     files: tuple[str, ...]
     command: str
 
     @property
     def words(self) -> str:
-        """Name the files in a sentence."""
+        """Return the names of the files as part of a sentence."""
         *others, last = self.files
         return f"{', '.join(others)} and {last}" if others else last
 
 
 def needed(command: str, kind: str, folder: Path = Path()) -> Needed | None:
-    """Return the files named in a starting file in ``folder``; None if it names no file."""
+    """Return the files that a starting file in ``folder`` refers to; None if it refers to none."""
     if command == "sweep":
         base = str(folder / "run.yaml")
         return Needed((base,), "heldin init run" + ("" if base == "run.yaml" else f" --out {shlex.quote(base)}"))
@@ -93,13 +93,13 @@ def _texts(content: Any) -> Iterator[str]:
 
 
 def starting_file(command: str, kind: str, model: type[BaseModel], corpus: str = _CORPUS) -> str:
-    """Return a commented file that loads unchanged, once the files that it names exist.
+    """Return a commented file. It loads without changes once the files that it refers to exist.
 
     Args:
         command: "run", "audit", "plant" or "sweep".
         kind: one of ``kinds(command)``.
-        model: model of such files, whose meanings become comments.
-        corpus: corpus file of the kinds that begin with "own".
+        model: config class of such files; its meanings become comments.
+        corpus: corpus file for the kinds whose names begin with "own".
 
     Raises:
         InputError: the kind is unknown.
@@ -114,7 +114,7 @@ def starting_file(command: str, kind: str, model: type[BaseModel], corpus: str =
     if kind.startswith("own"):
         content["corpus"]["source"]["path"] = corpus
     looked_over = {"audit": "heldin audit --config THIS-FILE reads it"}.get(
-        command, f"heldin {command} THIS-FILE --check looks it over"
+        command, f"heldin {command} THIS-FILE --check checks it"
     )
     files = needed(command, kind)
     written = [] if files is None else _comment(f"For a first try, `{files.command}` writes {files.words}.")
@@ -141,7 +141,7 @@ def _whole(command: str, kind: str) -> dict[str, Any]:
 
 
 class _Meanings:
-    """Meanings of keys and sections, by name and kind."""
+    """Meanings of keys and sections, stored by name and kind."""
 
     def __init__(self, model: type[BaseModel]) -> None:
         self._sections: dict[tuple[str, str], str] = {}
@@ -153,7 +153,7 @@ class _Meanings:
                     self._keys.setdefault((key.name, kind), key.meaning)
 
     def lines(self, content: Mapping[str, Any], name: str, kind: str) -> Iterator[str]:
-        """Yield a section's content, with the meaning of each key as a comment above it."""
+        """Yield the content of a section, with the meaning of each key as a comment above the key."""
         kind = str(content.get("kind", kind))
         for key, value in content.items():
             dotted = f"{name}.{key}" if name else key

@@ -1,1 +1,1 @@
-"""The plan of a run, and the models trained by it."""
+"""The plan of a run, and the models that it trains."""

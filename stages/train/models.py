@@ -1,4 +1,4 @@
-"""The models of a run: its base, its target, and the references."""
+"""The models of a run: base model, target and references."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -27,8 +27,7 @@ from heldin.stages.train.objectives import as_trained_on
 
 
 def base_model(config: RunConfig, corpus: CorpusData, reporter: Reporter) -> tuple[str, LanguageModel]:
-    """Return the name for loading the base model, and the model, which is pre-trained here if the config requires
-    it."""
+    """Return the base model and the name for loading it. Pre-trains the model here if the config requires it."""
     if config.model.pretrain is None:
         name, template = str(config.model.base), corpus.reading.template_source
         # A model that is spread over processes may not fit into one of them: its shards are taken from main memory.
@@ -52,20 +51,20 @@ def base_model(config: RunConfig, corpus: CorpusData, reporter: Reporter) -> tup
 
 
 def target_and_reference(config: RunConfig, trained: Path, base_name: str) -> tuple[LanguageModel, LanguageModel]:
-    """Return the fine-tuned model and the primary reference, from disk, in the precision of the attack."""
+    """Load the fine-tuned model and the primary reference from disk, in the precision of the attack."""
     named, precision = config.attack.reference, config.attack.precision
     target = load_language_model(str(trained), precision=precision)
     return target, load_language_model(named, precision=precision) if named else scored_base(config, base_name)
 
 
 def scored_base(config: RunConfig, base_name: str) -> LanguageModel:
-    """Return the base model, from disk, in the precision of the attack."""
+    """Load the base model from disk, in the precision of the attack."""
     # The revision is that of the base model, and means nothing for another name.
     return load_language_model(base_name, revision=config.model.revision, precision=config.attack.precision)
 
 
 def require_arithmetic(config: RunConfig) -> None:
-    """Check, before anything is read, that the device exists and supports the arithmetic in the config.
+    """Check, before any input is read, that the device exists and supports the arithmetic in the config.
 
     Raises InputError if not.
     """
@@ -78,8 +77,8 @@ def require_arithmetic(config: RunConfig) -> None:
 
 
 def check_references(config: RunConfig, corpus: CorpusData) -> None:
-    """Check before training for problems that would stop the run later. Raises InputError if a model or public users
-    are missing."""
+    """Check before training that no reference will stop the run later. Raises InputError if a model or public users are
+    missing."""
     for name in named_references(config):
         require_model(name)
     for spec in config.attack.references:
@@ -88,7 +87,7 @@ def check_references(config: RunConfig, corpus: CorpusData) -> None:
 
 
 def named_references(config: RunConfig) -> list[str]:
-    """Return the names of all existing reference models, the primary first."""
+    """Return the names of all references that are existing models, the primary reference first."""
     named = [config.attack.reference, *(spec.model_name for spec in config.attack.references)]
     return list(dict.fromkeys(name for name in named if name))
 
@@ -96,38 +95,38 @@ def named_references(config: RunConfig) -> list[str]:
 def reference_model(
     spec: ReferenceConfig, config: RunConfig, corpus: CorpusData, base_name: str, reporter: Reporter
 ) -> LanguageModel:
-    """Return the model described by ``spec``, in the precision of the attack; trained models are cached.
+    """Return the model that ``spec`` describes, in the precision of the attack. Trained models are cached.
 
     Args:
         spec: an item of the config's ``attack.references``.
-        corpus: corpus of the run; its audited and validation users are never used for this training.
+        corpus: corpus of the run; this training never uses its audited and validation users.
 
     Raises:
-        InputError: there is no such model, or no public user.
+        InputError: the model does not exist, or there is no public user.
     """
     name = spec.made_by(_RunTraining(config, corpus, base_name, reporter))
     return load_language_model(name, precision=config.attack.precision)
 
 
 def train_references(config: RunConfig, corpus: CorpusData, base_name: str, reporter: Reporter) -> None:
-    """Train the further references that the run trains itself, unless the cache has them."""
+    """Train the further references that the run must train itself, unless they are in the cache."""
     for spec in trained_references(config):
         spec.made_by(_RunTraining(config, corpus, base_name, reporter))
 
 
 def trained_references(config: RunConfig) -> list[ReferenceConfig]:
-    """Return the further references that the run trains itself."""
+    """Return the further references that the run must train itself."""
     return [spec for spec in config.attack.references if spec.model_name is None]
 
 
 def reference_rows(spec: ReferenceConfig, config: RunConfig, corpus: CorpusData) -> list[int]:
-    """Return the corpus rows for fine-tuning a reference. Raises InputError if its rule admits no user."""
+    """Return the corpus rows for fine-tuning a reference. Raises InputError if its rule selects no user."""
     return spec.rows(_RunTraining(config, corpus, "", LineReporter(lambda _: None)))
 
 
 @dataclass(frozen=True)
 class _RunTraining(ReferenceTraining):
-    """Trains reference models in the way a run trains its own model."""
+    """Trains reference models in the same way as the run's own model."""
 
     config: RunConfig
     corpus: CorpusData

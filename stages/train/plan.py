@@ -1,9 +1,9 @@
-"""The plan of a run: the mechanism in the config, written before the first step.
+"""The plan of a run: the mechanism in the config. heldin writes the plan before the first step.
 
-A plan also states the steps on the data before training, and the assumptions of its guarantee.
+A plan also contains the steps on the data before training, and the assumptions of its guarantee.
 
-No plan depends on the private records; only a plain run's number of steps follows from them. ``plan_fit`` compares a
-plan with the records.
+The plan of a private run does not depend on the private records. The number of steps of a plain run does. ``plan_fit``
+compares a plan with the records.
 """
 
 from pathlib import Path
@@ -40,7 +40,7 @@ def settle_plan(config: RunConfig, data: "RunData", out: Path, *, clip_norm: flo
     """Write ``out``/plan.json before the first step, or read the existing plan.
 
     Args:
-        clip_norm: clip norm measured in a plain run, if a clipping defense sets none.
+        clip_norm: clip norm that was measured in a plain run, for a clipping defense without a clip norm.
 
     Raises:
         InputError: the existing plan does not match the config, or ``out`` is a copy of a private run.
@@ -53,9 +53,7 @@ def settle_plan(config: RunConfig, data: "RunData", out: Path, *, clip_norm: flo
         # Field by field, so that the message can name what differs.
         changed = [name for name in Mechanism.model_fields if getattr(kept, name) != getattr(mechanism, name)]
         if changed:
-            raise InputError(
-                f"'{path}' is the plan of another config ({', '.join(changed)} differ): use a new run folder"
-            )
+            raise InputError(f"'{path}' belongs to another config ({', '.join(changed)} differ): use a new run folder")
     else:
         write_plan(mechanism, path)
     # A plain run has no noise that a second run could cancel; of a cell not even that may be repeated under its coins.
@@ -65,11 +63,12 @@ def settle_plan(config: RunConfig, data: "RunData", out: Path, *, clip_norm: flo
 
 
 def mechanism_of(config: RunConfig, *, plain_steps: int, clip_norm: float | None = None) -> Mechanism:
-    """Return the run's mechanism, with calibrated noise if the config gives a target epsilon.
+    """Return the run's mechanism. Calibrates its noise if the config has a target epsilon.
 
     Args:
-        plain_steps: number of steps of plain training, which follows from the data; a private run's is in the config.
-        clip_norm: clip norm for a clipping defense that sets none.
+        plain_steps: number of steps of plain training, which depends on the data; a private run has its number in the
+            config.
+        clip_norm: clip norm for a clipping defense without one.
     """
     defense = config.defense
     given = Given(
@@ -92,12 +91,12 @@ def plan_fit(
     present: npt.NDArray[np.float64] | float = 1.0,
     gradients: float | None = None,
 ) -> PlanFit | None:
-    """Compare a plan with its data; None without noise.
+    """Return how a plan fits its data; None without noise.
 
     Args:
-        counts: number of records per user available for training, shape (n,).
-        present: probability that each user is held in or always in, shape (n,).
-        gradients: mean number of gradients computed per step; None: use the expected number.
+        counts: number of each user's records that are available for training, shape (n,).
+        present: probability that each user is trained on, shape (n,).
+        gradients: mean number of gradients per step; None: use the expected number.
     """
     population = mechanism.sampler.population
     if not mechanism.protects or population is None:
@@ -129,7 +128,7 @@ def plan_fit(
 def _limits_users(mechanism: Mechanism) -> bool:
     """Return whether at most ``group_size`` records per user count.
 
-    Two-level sampling uses the records left by its entities' coins, and no plan counts these.
+    Two-level sampling uses the records that remain after the entities' coins, and no plan counts these records.
     """
     every = mechanism.samples_users and mechanism.record_selection == "all"
     return mechanism.level.counts_users and not every
@@ -138,7 +137,7 @@ def _limits_users(mechanism: Mechanism) -> bool:
 def _used(
     config: RunConfig, mechanism: Mechanism, counts: npt.NDArray[np.int64] | npt.NDArray[np.float64]
 ) -> npt.NDArray[np.int64] | npt.NDArray[np.float64]:
-    """Return the number of records that each user has in training, or in a step, shape (n,)."""
+    """Return how many records of each user training uses, or one step uses, shape (n,)."""
     # As many as the plan counts on, cut or repeated.
     if mechanism.record_selection == "random_chunk" or config.defense.repeats_records:
         return np.full(counts.size, mechanism.group_size)
@@ -150,8 +149,8 @@ def _short_users(
     counts: npt.NDArray[np.int64] | npt.NDArray[np.float64],
     present: npt.NDArray[np.float64] | float,
 ) -> int | None:
-    """Return how many users have fewer records than the plan assumes; None if the plan has no such assumption, or there
-    are too few of these users."""
+    """Return how many users have fewer records than the plan assumes. None if the plan assumes no number, or if the
+    number of such users is too small to report."""
     if not _limits_users(mechanism) or mechanism.record_selection == "random_chunk":
         return None
     short = round(float(np.sum(present * (counts < mechanism.group_size))))
@@ -159,22 +158,22 @@ def _short_users(
 
 
 def fit_lines(mechanism: Mechanism, fit: PlanFit) -> list[str]:
-    """Return log lines about a plan compared with its data."""
+    """Return log lines that compare a plan with its data."""
     promise = mechanism.guarantee()
     delta = promise.delta if isinstance(promise, Guarantee) and not promise.cautions else None
     return [f"plan and data: {joined(figures_of(fit))}", *(f"warning: {line}" for line in warnings_of(fit, delta))]
 
 
 def require_mechanism(config: RunConfig) -> None:
-    """Check, before a corpus is read or a model pre-trained, that the config defines a valid mechanism.
+    """Check that the config defines a valid mechanism, before a corpus is read or a model is pre-trained.
 
-    Raises InputError if not, for example for a cohort above the population, or an epsilon that needs no noise.
+    Raises InputError if not, for example if the cohort exceeds the population, or the epsilon needs no noise.
     """
     mechanism_of(config, plain_steps=1, clip_norm=1.0)
 
 
 def configured_mechanism(config: RunConfig, plan: Mechanism, plain_steps: int) -> Mechanism:
-    """Return the mechanism of a finished run's config, with the plan's clip norm if the run measured one."""
+    """Return the mechanism of a finished run's config, with the clip norm from the plan if the run measured it."""
     plain = plan.clip.plain
     return mechanism_of(config, plain_steps=plain_steps, clip_norm=plain.norm if plain else None)
 
@@ -188,17 +187,17 @@ def read_run_config(folder: Path) -> RunConfig:
 
 
 def _checkpoint(config: RunConfig) -> Checkpoint:
-    """Return which users' validation loss selects the released checkpoint or stops training; "last_step" for none."""
+    """Return the users whose validation loss selects the checkpoint or stops training; "last_step" if no users do."""
     if not config.finetune.looks_at_validation:
         return "last_step"
     return "public_validation" if config.finetune.select is Select.BEST_PUBLIC else "protected_validation"
 
 
 def refuse_copies(out: Path) -> None:
-    """Raise InputError if ``out`` is a copy of a folder in which this was called before.
+    """Raise InputError if ``out`` is a copy of a folder that an earlier call accepted.
 
-    If the copy were trained on other data under the same key, the two models would differ by un-noised data. A copy of
-    a sweep's cell would be a second run under coins that somebody may have read.
+    If somebody trained the copy on other data with the same key, the two models would differ by un-noised data. A copy
+    of a sweep's cell would be a second run with coins that somebody may have read.
     """
     # the file contains its own inode number, which a copy does not share and a moved folder keeps
     path = out / "ledger" / "origin"
@@ -216,7 +215,7 @@ def refuse_copies(out: Path) -> None:
 
 
 def assumptions(config: RunConfig) -> tuple[Statement, ...]:
-    """Return the assumptions of the guarantee, as printed with epsilon: base model, records, names."""
+    """Return the guarantee's assumptions, which are printed with epsilon: base model, records, names."""
     defense = config.defense
     entities = Assumption.ENTITIES_PUBLIC() if defense.protects_named else None
     if config.model.pretrain is None:
@@ -269,12 +268,12 @@ def data_steps(config: RunConfig) -> tuple[DataStep, ...]:
 
 
 def _of_slots(name: Statement, *, user_local: bool = True) -> DataStep:
-    """Return a step that counts and selects records by user, id and place, without reading text."""
+    """Return a step that counts and selects records by user, id and position. It does not read text."""
     return DataStep(name=name, user_local=user_local, record_local=False, slots_only=True)
 
 
 def _preset_steps(config: RunConfig) -> list[DataStep]:
-    """Return the steps of a corpus preset on the rows before they became records."""
+    """Return the steps of a corpus preset, which change rows before they become records."""
     preset = config.corpus.source.preset()
     if preset is None:
         return []
@@ -290,7 +289,7 @@ def _preset_steps(config: RunConfig) -> list[DataStep]:
 
 
 def _canary_steps(config: RunConfig) -> list[DataStep]:
-    """Return the effects of canary users on real users' records; made-up canary users have none."""
+    """Return the steps in which canary users change real users' records; made-up canary users change none."""
     declared = [step for spec in config.canaries for step in spec.record_steps()]
     steps = [DataStep(name=step.name, user_local=step.user_local, record_local=False) for step in declared]
     # Sections of one kind declare the same step: it is told once.

@@ -1,5 +1,4 @@
-"""Earlier releases about the same people: their plans, stored with the run, and the guarantee of all releases
-together."""
+"""Earlier releases about the same people: their plans, stored with the run, and one guarantee for all releases."""
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -30,11 +29,11 @@ class Earlier:
 
     Attributes:
         name: name of the plan in the config, for messages.
-        times: number of releases by the plan.
+        times: number of releases under the plan.
         sha256: digest of the plan's file.
         document: content of the plan's file.
-        mechanism: mechanism in the plan.
-        is_base: whether this training begins with that release's model.
+        mechanism: the mechanism that the plan describes.
+        is_base: whether this training starts from the released model.
     """
 
     name: str
@@ -46,12 +45,12 @@ class Earlier:
 
 
 def require_previous(config: RunConfig, out: Path) -> None:
-    """Check the plans in ``previous``, and check the base model against them.
+    """Check the plans in ``previous``, and compare the base model with them.
 
     Raises:
-        InputError: a plan is missing or damaged. Or the defense assumes that the base model has not seen the protected
-            people, but the base model has its own plan and ``previous`` is not stated, or it has the weights of a
-            release in ``previous``.
+        InputError: a plan is missing or damaged; the base model has a plan but ``previous`` is not set; or the base
+            model has the weights of a release in ``previous``. The last two apply only if the defense assumes that the
+            base model has not seen the protected people.
     """
     read_previous(config, out)
     base = Path(config.model.base or "")
@@ -74,7 +73,7 @@ def require_previous(config: RunConfig, out: Path) -> None:
 
 
 def read_previous(config: RunConfig, out: Path) -> list[Earlier]:
-    """Return the releases in ``previous``, from the copies in the run's folder if they exist."""
+    """Return the releases in ``previous``. Reads the plans from the run's folder if it has copies."""
     if (out / KEPT).is_file():
         kept = read_document(out / KEPT)["releases"]
         # ``require_folder`` refuses another ``previous`` in the same folder, and may be called later.
@@ -95,7 +94,7 @@ def read_previous(config: RunConfig, out: Path) -> list[Earlier]:
 
 
 def keep_previous(config: RunConfig, out: Path, say: Callable[[str], object]) -> None:
-    """Copy the plans in ``previous`` to the run's folder, once, and report their guarantees."""
+    """Copy the plans in ``previous`` to the run's folder, only once, and report their guarantees."""
     earlier = read_previous(config, out)
     if earlier and not (out / KEPT).is_file():
         copies = [
@@ -108,7 +107,7 @@ def keep_previous(config: RunConfig, out: Path, say: Callable[[str], object]) ->
 
 
 def earlier_facts(config: RunConfig, mechanism: Mechanism, out: Path) -> EarlierReleases | None:
-    """Return the record's facts about earlier releases; None if the config does not state whether there are any."""
+    """Return the record's facts about earlier releases; None if the config does not say whether there are any."""
     if config.previous is None:
         return None
     earlier = read_previous(config, out)
@@ -124,10 +123,10 @@ def earlier_facts(config: RunConfig, mechanism: Mechanism, out: Path) -> Earlier
 
 
 def all_together(mechanism: Mechanism, earlier: Sequence[Earlier]) -> Together:
-    """Return the guarantee of the earlier releases and this release together, at this plan's delta.
+    """Return the combined guarantee of the earlier releases and this release, at this plan's delta.
 
-    A training may begin with the model of an earlier release, such as preference tuning after a private fine-tuning. It
-    then adds its own privacy loss to that model's: under adaptive composition the earlier release is an input like any
+    A training may start from the model of an earlier release, such as preference tuning after a private fine-tuning.
+    Its privacy loss is then added to that model's. Under adaptive composition, the earlier release is an input like any
     other (docs/theory.md#several-releases).
 
     Raises InputError if no epsilon covers all releases.
@@ -140,10 +139,10 @@ def all_together(mechanism: Mechanism, earlier: Sequence[Earlier]) -> Together:
 
 
 def _is_base(config: RunConfig, plan: str) -> bool:
-    """Return whether a training begins with the model released by this plan: the same weights and tokenizer.
+    """Return whether a training starts from the model that this plan released, with the same weights and tokenizer.
 
-    One equal file is not enough: an untrained shard also occurs in models trained on other people's texts. An adapter
-    is not enough either, because its base may be any model.
+    One equal file is not enough, because a shard that training did not change also occurs in models for other people.
+    An adapter is not enough either, because its base may be any model.
     """
     if config.model.base is None or not Path(config.model.base).is_dir():
         return False
@@ -166,7 +165,7 @@ def _plan_facts(release: Earlier) -> EarlierPlan:
 
 
 def _plan_of_model(folder: Path) -> Path | None:
-    """Return the plan by which a model folder was trained, in an export or a run's folder; None if there is none."""
+    """Return the plan of the training that made a model folder, for an export or a run; None if there is none."""
     folder = folder.resolve()
     run = folder.parent.parent
     beside = [folder / PLAN, *([run / PLAN] if run / _MODEL_OF_RUN == folder else [])]
@@ -174,13 +173,13 @@ def _plan_of_model(folder: Path) -> Path | None:
 
 
 def _model_beside(plan: Path) -> Path:
-    """Return the folder of the model trained by a plan, given the plan's file or folder."""
+    """Return the folder of the model that a plan trained, given the plan's file or folder."""
     folder = plan if plan.is_dir() else plan.parent
     return folder / _MODEL_OF_RUN if (folder / _MODEL_OF_RUN).is_dir() else folder
 
 
 def _model_in(folder: Path) -> dict[str, str]:
-    """Return the digests of the files from which a model and its tokenizer are loaded, by name."""
+    """Return the digests, by name, of the files from which a model and its tokenizer are loaded."""
     return {file.name: file_sha256(file) for pattern in _OF_MODEL for file in folder.glob(pattern)}
 
 

@@ -1,7 +1,7 @@
-"""Shadow models: the run's own training, repeated under the attacker's coins (Kandpal et al. 2024, Appendix B).
+"""Shadow models: repetitions of the run's training with coins of the attacker (Kandpal et al. 2024, Appendix B).
 
-The attacker of this stage is ideal, with the base model, the recipe and the records of every user, and lacks only the
-coins. The result is an upper limit for attackers who cannot train; no verdict depends on it.
+The attacker here is ideal: it has the base model, the recipe and every user's records, and lacks only the coins. The
+result is an upper limit for attackers who cannot train such models. No verdict depends on it.
 """
 
 import shutil
@@ -35,10 +35,10 @@ DIAL = "shadow models"
 
 @dataclass(frozen=True)
 class Shadows:
-    """The users and texts for training and scoring shadow models.
+    """The users and texts that train and score the shadow models.
 
     Attributes:
-        data: corpus and ledger of the run; the roles of audited users are not used.
+        data: corpus and ledger of the run; its roles of audited users are not used.
         base_name: name for loading the base model.
         reference: the primary reference model.
         texts: the scored texts of each user.
@@ -54,13 +54,13 @@ class Shadows:
     def statistics(
         self, leading: Sequence[TextStatistic], out: Path, reporter: Reporter, *, made_from: str
     ) -> list[TextStatistic]:
-        """Return one statistic per scored user from ``attack.shadow_models`` trainings, and store the scores of each
+        """Return one statistic per scored user from ``attack.shadow_models`` trainings. Stores the scores of each
         training.
 
         Args:
             leading: statistics of the texts under the target.
-            out: the run folder; scores go to ``out``/shadow, and models are deleted.
-            made_from: name of the run's scores, which use the same texts and reference.
+            out: the run folder. Scores go to ``out``/shadow; the models are deleted.
+            made_from: hash of the run's scores, which use the same texts and reference.
         """
         config = self.config
         users = self.data.ledger.scored_users()
@@ -98,8 +98,7 @@ class Shadows:
 
 
 def _included(users: Sequence[str], models: int, seed: int) -> NDArray[np.bool_]:
-    """Return which users are in each shadow model's training, shape (models, users); each user is in half of the
-    models."""
+    """Return which users each shadow model is trained on, shape (models, users). Each user is in half of the models."""
     included = np.zeros((models, len(users)), dtype=np.bool_)
     numbers = [str(number) for number in range(models)]
     for column, user in enumerate(users):
@@ -113,7 +112,7 @@ def _included(users: Sequence[str], models: int, seed: int) -> NDArray[np.bool_]
 def _shadow_run(
     config: RunConfig, data: RunData, base_name: str, users: Sequence[str], members: NDArray[np.bool_], number: int
 ) -> RunData:
-    """Return the data of a run with the attacker's coins, under a key that has no other use."""
+    """Return the data of a run with the attacker's coins. Its key has no other use."""
     # Only the roles of those whom chance decides: users who are always in are known to the attacker to be in.
     roles = {user: Role.HELD_IN if member else Role.HELD_OUT for user, member in zip(users, members, strict=True)}
     # Not the run's own key: two models under one key differ by un-noised data (docs/theory.md#keys-and-coins).
@@ -127,5 +126,5 @@ def _shadow_run(
 
 
 def _work(path: Path) -> Path:
-    """Return the folder for training a shadow model, used until its scores are written."""
+    """Return the folder for training a shadow model. It exists only until the scores are written."""
     return path.with_suffix(".work")

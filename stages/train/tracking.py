@@ -1,7 +1,7 @@
 """Trackers of a run: TensorBoard, MLflow and Weights & Biases, through the trackers of accelerate.
 
-During training they receive no number that compares members with non-members, so nobody can stop a training because of
-such a number. Trackers receive those numbers after the judgement.
+During training, trackers receive no number that compares members with non-members, so nobody can stop a training
+because of such a number. Trackers receive such numbers after the judgement.
 """
 
 import importlib.util
@@ -39,11 +39,11 @@ _OF_TRACKERS = ("report_to", "report_unnoised")
 
 
 class RunTrackers:
-    """The open trackers of a run. A tracker that fails is closed with a line for the user, and the run continues.
+    """The open trackers of a run. If a tracker fails, heldin closes it and tells the user, and the run continues.
 
     Args:
         opened: each tracker, and whether it may receive un-noised numbers.
-        say: receives lines for the user.
+        say: function that receives lines for the user.
     """
 
     def __init__(self, opened: Mapping[TrackerName, tuple[Any, bool]], say: Callable[[str], None]) -> None:
@@ -51,18 +51,18 @@ class RunTrackers:
         self._say = say
 
     def log(self, values: Mapping[str, float | None], step: int, *, unnoised: bool) -> None:
-        """Log numbers at a step, except None and infinity. ``unnoised``: send only to trackers that may get un-noised
-        numbers."""
+        """Log numbers at a step, except None and infinity. With ``unnoised``, only trackers that may receive un-noised
+        numbers get them."""
         known = {name: value for name, value in values.items() if value is not None and math.isfinite(value)}
         if known:
             self._each(lambda name, tracker: _log(name, tracker, known, step), unnoised=unnoised)
 
     def state(self, texts: Mapping[str, str]) -> None:
-        """Log texts about the run, to trackers that may get un-noised numbers."""
+        """Send texts about the run to trackers that may receive un-noised numbers."""
         self._each(lambda name, tracker: _state(name, tracker, texts), unnoised=True)
 
     def attach(self, path: Path) -> None:
-        """Add a file, to trackers that may get un-noised numbers."""
+        """Send a file to trackers that may receive un-noised numbers."""
         self._each(lambda name, tracker: _attach(name, tracker, path), unnoised=True)
 
     def describe(self, constants: Mapping[str, bool | int | float | str]) -> None:
@@ -82,11 +82,11 @@ class RunTrackers:
             # A server that is away is no reason to lose hours of training.
             except Exception as error:
                 del self._opened[name]
-                self._say(f"{name}: {error}; the run goes on without this tracker")
+                self._say(f"{name}: {error}. The run continues without this tracker")
 
 
 def require_trackers(config: RunConfig) -> None:
-    """Raise InputError for trackers that are not installed."""
+    """Raise InputError for a tracker in the config that is not installed."""
     missing = [name for name in config.finetune.report_to if not _is_installed(name)]
     if missing:
         raise InputError(
@@ -102,13 +102,13 @@ def _is_installed(name: TrackerName) -> bool:
 
 
 def is_reported(config: RunConfig, out: Path) -> bool:
-    """Return whether nothing remains to be logged: the run has no tracker, or its results were logged before."""
+    """Return whether there is nothing left to log: the run has no tracker, or its results were already logged."""
     return not config.finetune.report_to or bool(_kept(out).get(_REPORTED))
 
 
 @contextmanager
 def run_trackers(config: RunConfig, out: Path, say: Callable[[str], None]) -> Iterator[RunTrackers]:
-    """Open the trackers of the run in ``out``. A later call continues the same runs of MLflow and Weights & Biases."""
+    """Open the trackers of the run in ``out``. Later calls continue the same runs of MLflow and Weights & Biases."""
     if is_reported(config, out):
         yield RunTrackers({}, say)
         return
@@ -140,9 +140,9 @@ def run_trackers(config: RunConfig, out: Path, say: Callable[[str], None]) -> It
 def live_log(
     config: RunConfig, mechanism: Mechanism, trackers: RunTrackers
 ) -> Callable[[Mapping[str, float], float], None]:
-    """Log the settings; return a function that logs an evaluation while the model trains.
+    """Log the settings, and return a function that logs an evaluation while the model trains.
 
-    The function logs epsilon, rates and the loss of public users, and for a run without noise the training loss.
+    The function logs epsilon, rates and the loss of public users; for a run without noise, also the training loss.
     """
     private = _is_private(config)
     trackers.describe(_constants(config, mechanism))
@@ -166,7 +166,7 @@ def live_log(
 
 
 def log_results(config: RunConfig, out: Path, record: Record, say: Callable[[str], None]) -> None:
-    """Log the judged results, once per run: the curves, the answer, and report.pdf if the folder has it."""
+    """Log the judged results, only once per run: the curves, the answer, and report.pdf if it is in the folder."""
     if is_reported(config, out) or record.training is None:
         return
     with run_trackers(config, out, say) as trackers:
@@ -191,7 +191,7 @@ def log_results(config: RunConfig, out: Path, record: Record, say: Callable[[str
 
 
 def _constants(config: RunConfig, mechanism: Mechanism) -> dict[str, bool | int | float | str]:
-    """Return the settings by their keys in the config, and what the plan adds to them."""
+    """Return the settings by their keys in the config, and the numbers that the plan adds."""
     unused = _OF_TRACKERS + (_OF_THE_PLAN if _is_private(config) else ())
     recipe = {name: value for name, value in vars(config.finetune).items() if name not in unused}
     sections = {"defense": config.defense.model_dump(), "finetune": recipe}
@@ -209,13 +209,13 @@ def _constants(config: RunConfig, mechanism: Mechanism) -> dict[str, bool | int 
 
 
 def _run_name(out: Path) -> str:
-    """Return the name of the run's folder; for a run of a sweep that of its cell, "1/uls"."""
+    """Return the name of the run's folder; for a run of a sweep, its cell's name, such as "1/uls"."""
     folder = out.resolve()
     return f"{folder.parent.name}/{folder.name}" if folder.parent.parent.name == "cells" else folder.name
 
 
 def _opened(name: TrackerName, run: str, out: Path, kept: str | None) -> Any:
-    """Return accelerate's tracker, new or continued."""
+    """Return accelerate's tracker, with a new run or a continued one."""
     from accelerate import tracking
 
     match name:
@@ -267,7 +267,7 @@ def _is_private(config: RunConfig) -> bool:
 
 
 def is_remote(name: TrackerName) -> bool:
-    """Return whether a tracker sends data to another machine, or may do so; for MLflow, its open run decides."""
+    """Return whether a tracker sends data to another machine, or may do so. For MLflow, its open run decides."""
     match name:
         case TrackerName.TENSORBOARD:
             return False
@@ -281,7 +281,7 @@ def is_remote(name: TrackerName) -> bool:
 
 
 def is_local_store(address: str) -> bool:
-    """Return whether an address of MLflow is a file or folder on this machine; an unknown address is not."""
+    """Return whether an MLflow address is a file or folder on this machine; false for an unknown address."""
     return address.startswith(_LOCAL_STORES)
 
 

@@ -1,4 +1,4 @@
-"""The training stage of a run: train under the plan, and measure the curves."""
+"""The training stage of a run, which trains under the plan and measures the curves."""
 
 import hmac
 import math
@@ -54,9 +54,9 @@ def finetune(
     reporter: Reporter,
     log: Log | None = None,
 ) -> TrainingResult:
-    """Train on the records of held-in and always-in users under the mechanism, and measure the curves during training.
+    """Train under the mechanism on the records of all users who are not held out, and measure the curves meanwhile.
 
-    ``log`` is called after each evaluation (see ``finetune.loop.train``).
+    Training calls ``log`` after each evaluation (see ``finetune.loop.train``).
     """
     _check_length(config, base)
     recipe = with_picked_layers(config, data.corpus, base, reporter, out / LAYERS)
@@ -119,9 +119,9 @@ def finetune(
 
 
 def is_model_of_training(run: Path, key: bytes) -> bool:
-    """Return whether the final model is the one that training wrote, by its digest and the keyed hash of its digest.
+    """Return whether training wrote the final model, according to its digest and the keyed hash of its digest.
 
-    A model without a keyed hash was finished by a killed call: then only its digest counts.
+    If a killed call finished the model, there is no keyed hash, and only the digest is checked.
     """
     final, kept = run / "checkpoints" / "final", run / "ledger" / "model"
     if state_of(final) is not State.WHOLE:
@@ -130,11 +130,11 @@ def is_model_of_training(run: Path, key: bytes) -> bool:
 
 
 def require_model_of_training(run: Path) -> None:
-    """Raise InputError unless the final model is the one that training wrote."""
+    """Raise InputError unless training wrote the final model."""
     ledger = load_ledger(run / "ledger")
     if ledger is None or not is_model_of_training(run, ledger.key):
         raise InputError(
-            f"'{run / 'checkpoints' / 'final'}' is not the model that was trained: restore it, or run again"
+            f"'{run / 'checkpoints' / 'final'}' is not the model that training wrote: restore it, or run again"
         )
 
 
@@ -145,15 +145,16 @@ def _model_commitment(key: bytes, final: Path) -> str:
 def measured_clip_norm(
     config: RunConfig, data: RunData, base: LanguageModel, out: Path, reporter: Reporter
 ) -> float | None:
-    """Return the smallest gradient norm of a plain run, for a clipping defense without a norm (Kandpal et al., D.3).
+    """Return the smallest gradient norm of a plain run, for a clipping defense without a clip norm (Kandpal et al.,
+    D.3).
 
-    The plain run comes first, on a copy of the base model, and can be resumed like any other run.
+    The plain run comes first, with a copy of the base model. It can be resumed like any other run.
 
     Args:
-        base: the model before fine-tuning; it stays unchanged.
+        base: the model before fine-tuning; it is not changed.
 
     Returns:
-        The norm; None for all other defenses.
+        The norm; None for a defense that does not need it.
 
     Raises:
         InputError: sequences are longer than the model's context, or a gradient has norm 0.
@@ -181,9 +182,7 @@ def measured_clip_norm(
         ).smallest_norm
     # A clip norm of 0 would train nothing.
     if not measured:
-        raise InputError(
-            "the plain run has a gradient of norm 0, so no clip norm can be measured: give defense.clip_norm"
-        )
+        raise InputError("the plain run has a gradient of norm 0, which gives no clip norm: give defense.clip_norm")
     reporter.say(f"clip norm: {measured:.4g}, the smallest {unit} gradient norm of a plain run")
     return measured
 
@@ -191,7 +190,7 @@ def measured_clip_norm(
 def training_records(
     config: RunConfig, data: RunData, base: LanguageModel, length: int | None, out: Path, reporter: Reporter
 ) -> Sequence[Tokens]:
-    """Return the records to train on; for preference pairs, with the base model's log-probabilities of the answers.
+    """Return the records to train on. Preference pairs include the base model's log-probabilities of their answers.
 
     Args:
         base: the model before training.
@@ -229,20 +228,20 @@ def training_records(
 def training_tokens(
     data: RunData, base: LanguageModel, length: int | None, rule: Truncate, folder: Path, reporter: Reporter
 ) -> TokenStore:
-    """Return the tokens of the training rows, on disk: written once, and read by all processes.
+    """Return the tokens of the training rows. They are written to disk once, and all processes read them.
 
     Args:
-        base: model whose tokenizer is used.
-        length: maximum number of tokens of a record for training; None: all.
+        base: model whose tokenizer makes the tokens.
+        length: maximum number of tokens of a record in training; None: all.
         rule: rule for cutting longer records.
-        folder: folder for the tokens; owner-only, because it shows who was trained on.
+        folder: folder for the tokens, readable by its owner only, because it shows who was trained on.
 
     Raises:
         InputError: no record has a token with loss, or ``encode`` or ``token_store`` raises.
     """
     if not data.training_rows.size:
         raise InputError(
-            "the held-in users have no record left to train on after set-asides, caps and data defenses: loosen one"
+            "members have no record left to train on after set-asides, caps and data defenses: loosen one"
             " of these, or add records"
         )
     changed = sorted(data.changed.items())
@@ -270,12 +269,12 @@ def _say_cut(tokens: TokenStore, reporter: Reporter) -> None:
     if tokens.cut.records and rank() == 0:
         reporter.say(
             f"tokens: {counted(tokens.cut.records, 'record')} longer than finetune.sequence_length lose"
-            f" {tokens.cut.dropped:,} tokens, {tokens.cut.counted:,} of which would have borne loss"
+            f" {tokens.cut.dropped:,} tokens, {tokens.cut.counted:,} of which would count in the loss"
         )
     if silent == len(tokens):
         raise InputError(
-            "no record has a token that bears loss within finetune.sequence_length: raise finetune.sequence_length,"
-            " or change finetune.loss_on"
+            "no record has a token that counts in the loss within finetune.sequence_length: raise"
+            " finetune.sequence_length, or change finetune.loss_on"
         )
 
 
@@ -288,7 +287,7 @@ def _check_length(config: RunConfig, base: LanguageModel) -> None:
 
 
 def _bind_key(path: Path, job: str) -> None:
-    """Bind a run's key to one job, or raise InputError if it is bound to another."""
+    """Bind a run's key to one job. Raises InputError if it is bound to another job."""
     # two models under one key would differ by un-noised data, even if the first one's checkpoints are gone
     kept = kept_text(path)
     if kept is None:
@@ -301,19 +300,19 @@ def _bind_key(path: Path, job: str) -> None:
 
 
 def plan_commitment(key: bytes, mechanism: Mechanism) -> str:
-    """Return a keyed hash of the plan of a training, which prevents changing plan, config and record together."""
+    """Return a keyed hash of a training's plan. It reveals a change of plan, config and record together."""
     # Keyed: whoever edits plan and record together cannot make the hash that fits without the key.
     return hmac.digest(key, b"plan" + mechanism.model_dump_json().encode(), "sha256").hex()
 
 
 def require_trained_under(run: Path, plan: Mechanism) -> None:
-    """Raise InputError unless the run was trained under this plan, by the hash that training wrote."""
+    """Raise InputError unless the run was trained under this plan, according to the hash that training wrote."""
     ledger, kept = load_ledger(run / "ledger"), run / "ledger" / "plan"
     # A plain run leaves no hash; a plain plan beside a hash is a private run whose plan was exchanged.
     if not plan.protects and not kept.exists():
         return
     if ledger is None or kept_text(kept) != plan_commitment(ledger.key, plan):
-        raise InputError(f"'{run / 'plan.json'}' is not the plan that the model was trained under: restore it")
+        raise InputError(f"'{run / 'plan.json'}' is not the plan of the model's training: restore it")
 
 
 def _named(data: RunData) -> "Incidence":
@@ -324,7 +323,7 @@ def _named(data: RunData) -> "Incidence":
 
 
 def finished_training(folder: Path, config: RunConfig) -> TrainingResult:
-    """Return the result of a finished run's training, from its last checkpoint. Raises InputError if there is none."""
+    """Return the training result of a finished run, from its last checkpoint. Raises InputError if there is none."""
     state = finished_state(folder / "checkpoints" / "resume")
     chosen = state.best_step if config.finetune.keeps_best else state.step
     history = tuple(state.history)

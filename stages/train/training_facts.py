@@ -1,4 +1,4 @@
-"""The record's facts about a run's training: trained rows, effort, guarantee, exposure, gradient norms."""
+"""The record's facts about a run's training: trained records, effort, guarantee, exposure, gradient norms."""
 
 import math
 from collections.abc import Sequence
@@ -130,7 +130,7 @@ def _exposed(mechanism: Mechanism, data: RunData) -> list[ExposedShare]:
 
 
 def promise_facts(mechanism: Mechanism) -> dict[str, Any]:
-    """Return the record's facts about the guarantee, by field; they depend on the plan alone."""
+    """Return the record's facts about the guarantee, by field. They depend only on the plan."""
     promise = mechanism.guarantee()
     holds = promise if isinstance(promise, Guarantee) else None
     ceiling = None
@@ -158,7 +158,7 @@ def _declared_by(mechanism: Mechanism) -> DeclaredFacts | None:
 
 
 def _by_exposure(promise: Guarantee | NoGuarantee) -> ByExposure | None:
-    """Return the epsilon by exposure: the guarantee, or its remainder without the paper's claim."""
+    """Return epsilon by exposure: of the guarantee, or of the guarantee that remains without the paper's claim."""
     held = promise if isinstance(promise, Guarantee) else promise.fallback
     if held is None or held.exposure is None:
         return None
@@ -167,7 +167,8 @@ def _by_exposure(promise: Guarantee | NoGuarantee) -> ByExposure | None:
 
 
 def exposed_shares(mechanism: Mechanism, slots: "Slots", rows: npt.NDArray[np.integer]) -> list[ExposedShare]:
-    """Return shares of users and entities by number of training records, at the points of the plan's curve and beyond.
+    """Return shares of users and entities by their number of training records, at each point of the plan's curve and
+    above.
 
     Args:
         mechanism: the plan, which uses text sampling.
@@ -198,9 +199,9 @@ def exposed_shares(mechanism: Mechanism, slots: "Slots", rows: npt.NDArray[np.in
 
 
 def canary_gradient_norms(config: RunConfig, data: RunData, base: LanguageModel) -> GradientNorms | None:
-    """Return gradient norms of training records of canary and real users at the base model; None without canary users.
+    """Return gradient norms of canary and real users' training records at the base model; None without canary users.
 
-    The norms cover all users whose membership chance decides, held in or not.
+    The norms cover all users whose membership a coin decides, members or not.
     """
     if not data.canaries:
         return None

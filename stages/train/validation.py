@@ -1,7 +1,7 @@
-"""Measurements during training: validation loss of held-in and held-out users, and the attack's AUROC.
+"""Measurements during training: validation loss of members and non-members, and the attack's AUROC.
 
-These are the curves of Kandpal et al. (2024), Figure 3. The training loop gets them as a callback, without access to
-attacks or held-out users.
+Kandpal et al. (2024) show these curves in Figure 3. The training loop receives the measurements as a callback, without
+access to attacks or held-out users.
 """
 
 import math
@@ -29,7 +29,7 @@ _NOT_FINITE = "the validation loss is not finite after step {}"
 
 @dataclass(frozen=True)
 class CurveTexts:
-    """Documents for the curves; only their counted parts matter.
+    """Documents for the curves; only their counted parts are scored.
 
     Attributes:
         held_in_attack: the attacker's texts of each held-in user.
@@ -44,10 +44,10 @@ class CurveTexts:
 
 
 class CurveEvaluation:
-    """Callable that measures one point of the curves. The reference is the base model, scored once at the start.
+    """Measures one point of the curves per call. The reference is the base model, which is scored once at the start.
 
     Plain training stops if a text has no finite log-probability. A private run must not stop because of one user's
-    text, which would reveal it (docs/theory.md#rules-of-a-private-step), so the curves leave such texts out.
+    text, since this would reveal the text (docs/theory.md#rules-of-a-private-step). Its curves omit such texts.
     """
 
     def __init__(
@@ -78,7 +78,8 @@ class CurveEvaluation:
                 self._before[id(some)] = self._scored(base, some) if some else []
 
     def __call__(self, step: int, model: PreTrainedModel) -> dict[str, float]:
-        """Return losses in nats per token, and the AUROC of the likelihood ratio (sequence sums, mean over texts)."""
+        """Return losses in nats per token, and the AUROC of the likelihood ratio (sums over a text, means over
+        texts)."""
         # Without a fingerprint, and scored without the cache: the weights change from one call to the next.
         lm = LanguageModel(model, self._base.tokenizer, f"the model after step {step}", "")
         held_in = self._mean_loss(lm, self._texts.held_in_validation, step)
@@ -109,7 +110,7 @@ class CurveEvaluation:
         return shared_out(texts, lambda own: score_documents(lm, own, finite=not self._private))
 
     def _mean_loss(self, lm: LanguageModel, texts: Sequence[Document], step: int) -> float | None:
-        """Return the mean loss; None without texts that have a counted part: an entity may have no set-aside texts."""
+        """Return the mean loss; None if no text has a counted part, as for an entity without texts set aside."""
         scored = self._scored(lm, texts) if texts else []
         kept = [number for number, text in enumerate(scored) if text.is_complete]
         if not kept:
@@ -123,7 +124,7 @@ class CurveEvaluation:
 
 
 def gap_auroc_correlation(history: Sequence[Mapping[str, float]]) -> float | None:
-    """Return the Spearman correlation, over a run's evaluations, of held-out minus held-in loss with the AUROC.
+    """Return the Spearman correlation between held-out minus held-in loss and the AUROC, over a run's evaluations.
 
     None if there are fewer than three points, either is constant, or a group has no validation texts.
     """

@@ -225,7 +225,7 @@ def test_the_adapter_names_its_base_and_has_the_losses_of_the_trained_model(adap
     adapter = adapted / "checkpoints" / "final" / "adapter"
     assert json.loads((adapter / "adapter_config.json").read_text())["base_model_name_or_path"] == str(files / "base")
     assert load_tokenizer(str(adapter)).chat_template == CHATML
-    assert names((adapted / "log.txt").read_text(encoding="utf-8"), "adapter: loaded again", "8 records")
+    assert names((adapted / "log.txt").read_text(encoding="utf-8"), "adapter: on its base", "8 records")
 
 
 def test_the_exported_adapter_loads_on_its_base_and_is_checked(adapted, files, call, tmp_path):

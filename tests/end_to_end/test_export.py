@@ -47,7 +47,7 @@ def test_altered_weights_are_not_exported(call, run, tmp_path):
         tensors["transformer.ln_f.bias"] += 1e-3
 
     _weights(run, nudge)
-    _refused(call, run, tmp_path, "is not the model that was trained and audited here (target.fingerprint: the record")
+    _refused(call, run, tmp_path, "is not the model that this run trained and audited (target.fingerprint: the record")
 
 
 def test_weights_of_another_shape_are_not_exported(call, run, tmp_path):
@@ -62,7 +62,7 @@ def test_another_tokenizer_is_not_exported(call, run, tmp_path):
     path = run / "checkpoints" / "final" / "tokenizer_config.json"
     content = json.loads(path.read_text(encoding="utf-8"))
     path.write_text(json.dumps({**content, "model_max_length": 7}), encoding="utf-8")
-    _refused(call, run, tmp_path, "is not the model that was trained and audited here")
+    _refused(call, run, tmp_path, "is not the model that this run trained and audited")
 
 
 def test_a_sentence_that_the_plan_does_not_give_is_not_exported(call, run, tmp_path):

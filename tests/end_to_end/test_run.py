@@ -208,7 +208,7 @@ def test_running_again_does_nothing_twice_and_another_config_is_refused(call, fi
     code, out, err = call("run", small_config, "--out", folder)
     assert code == 0
     assert "report.pdf" in out
-    assert "finished before: " in err
+    assert "already finished: " in err
     # With its date: somebody may have signed the report.
     assert (folder / "record.json").read_bytes() == before
     assert all(torch.equal(v, weights[k]) for k, v in _weights(folder).items())

@@ -244,7 +244,7 @@ def test_the_command_tells_errors_and_promises_side_by_side(replicate, config, t
         assert its[name]["promise"].startswith(("no DP guarantee", "no protection was applied"))
     assert "what holds without the assumption" in its["paper"]["promise"]
     assert str(Assumption.PUBLIC_USERS()) not in out
-    assert "for the protected pseudo-users only: the set of labels, test texts" in its["users"]["promise"]
+    assert "for the protected pseudo-users only: labels, test texts" in its["users"]["promise"]
     # Of 400 texts every sixth has both names; the deal draws some 150.
     assert its["paper"]["naming"] == its["texts"]["naming"] == pytest.approx(1 / 6, abs=0.1)
     assert its["hidden"]["changed"] == round(its["texts"]["naming"] * its["hidden"]["texts"])
