@@ -68,7 +68,7 @@ def test_every_real_row_is_trained_on_and_canary_users_by_their_coins(planted, r
 def test_the_audit_speaks_of_canary_users_and_certifies_for_them(planted, base, tmp_path):
     _, _, out, _ = planted
     texts = [row["body"] for row in read_lines(out / "training" / "mine.jsonl")]
-    model = train(base, texts, tmp_path / "model", passes=8, rate=1e-2)
+    model = train(base, texts, tmp_path / "model", passes=24, rate=3e-3)
     claims = ("epsilon=0.01,delta=1e-6,unit=user",)
     record, folder = audit_planted(PlantedAudit(out, str(model), claims, "R. Signer"), None, QUIET, command="test")
     assert (record.split.audited, record.split.held_in + record.split.held_out) == ("canaries", 60)

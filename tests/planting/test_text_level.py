@@ -24,16 +24,22 @@ ATTACK = {
 }
 
 
-@pytest.fixture(scope="module")
-def planted(tmp_path_factory):
-    """A planted folder and a model that learned its rows by heart."""
-    root, rows = tmp_path_factory.mktemp("by text"), memorable_rows()
+def _planted_and_trained(root, canaries, passes):
+    rows = memorable_rows()
     base = save_base(memorable_lm(rows), root / "base")
-    canaries = [{"kind": "rare_phrase", "users": 10, "documents": [3]}]
     config = plan(write_lines(rows, root / "mine.jsonl"), base, canaries=canaries, attack=ATTACK)
     plant(config, root / "out", QUIET)
     texts = [row["body"] for row in read_lines(root / "out" / "training" / "mine.jsonl")]
-    return root / "out", train(base, texts, root / "model", passes=16, rate=1e-2)
+    return root / "out", train(base, texts, root / "model", passes=passes, rate=3e-3)
+
+
+@pytest.fixture(scope="module")
+def planted(tmp_path_factory):
+    """A planted folder and a model that learned its rows by heart.
+
+    Without canary users: a model that learned these by losses, but not by text, makes the audit not valid.
+    """
+    return _planted_and_trained(tmp_path_factory.mktemp("by text"), [], passes=16)
 
 
 def test_a_claim_is_contradicted_and_certified_by_text_alone(planted):
@@ -44,9 +50,15 @@ def test_a_claim_is_contradicted_and_certified_by_text_alone(planted):
     assert (verdict.outcome, verdict.standing) == ("contradicted", "certified")
     assert record.judgement.exit_code == 3
     assert record.primary().auroc.value > 0.7
-    # The positive control reads losses, which a model that is here has whatever its attackers see.
-    assert record.planted.control is not None
     assert verify(folder, QUIET).differences == ()
+
+
+def test_the_control_reads_losses_whatever_the_attackers_see(tmp_path):
+    canaries = [{"kind": "rare_phrase", "users": 10, "documents": [3]}]
+    out, model = _planted_and_trained(tmp_path, canaries, passes=4)
+    record, _ = audit_planted(PlantedAudit(out, str(model), (), "R. Signer"), None, QUIET, command="heldin audit")
+    assert record.access is Access.TEXT
+    assert record.planted.control is not None
 
 
 def test_behind_an_endpoint_a_planted_audit_needs_log_probabilities(planted, call):
