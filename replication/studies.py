@@ -396,6 +396,7 @@ def users(
         in_order,
         ladder_table,
         rung_sweep,
+        shares_table,
         trained,
         write_ladder,
         write_models,
@@ -415,7 +416,8 @@ def users(
     ladder = in_order(ladder)
     write_ladder(ladder, folder / "ladder.yaml")
     write_text(folder / "users.svg", users_figure(ladder))
-    typer.echo(f"{ladder_table(ladder)}\nfigure: {folder / 'users.svg'}, numbers: {folder / 'ladder.yaml'}")
+    typer.echo(f"{shares_table(ladder)}\n\n{ladder_table(ladder)}")
+    typer.echo(f"figure: {folder / 'users.svg'}, numbers: {folder / 'ladder.yaml'}")
 
 
 @app.command("users-ways")

@@ -200,6 +200,20 @@ def write_ladder(ladder: Sequence[Trained], to: Path) -> None:
     write_text(to, "# Written by python -m replication users. docs/users.md prints it.\n" + "".join(rows))
 
 
+def shares_table(ladder: Sequence[Trained]) -> str:
+    """Return the shares of the plain gain as a table in Markdown: epsilons and rungs by defense and optimizer."""
+    rows = kept(ladder)
+    ways = list(dict.fromkeys((row.trained.training, row.trained.optimizer) for row in rows))
+    share = {(r.trained.epsilon, r.trained.users, r.trained.training, r.trained.optimizer): r.share for r in rows}
+    heads = [f"{'ULS' if training == 'uls' else 'banded'}, {optimizer}" for training, optimizer in ways]
+    lines = ["| " + " | ".join(("epsilon", "users", *heads)) + " |", "|---" * (2 + len(ways)) + "|"]
+    for epsilon, users in sorted({key[:2] for key in share}, key=lambda key: (-(key[0] or 0.0), key[1])):
+        kept_by = [share.get((epsilon, users, *way)) for way in ways]
+        cells = ["" if its is None else interval(its, 100, " %") for its in kept_by]
+        lines.append("| " + " | ".join((f"{epsilon:g}", f"{users:,}", *cells)) + " |")
+    return "\n".join(lines)
+
+
 def ladder_table(ladder: Sequence[Trained]) -> str:
     """Return the ladder as a Markdown table with means over the blocks and 95 % intervals."""
     shares = {id(row.trained): row.share for row in kept(ladder)}

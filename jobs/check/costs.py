@@ -42,7 +42,7 @@ from heldin.stages.run_config import RunConfig
 from heldin.stages.sides.corpus import CorpusData, read_corpus
 from heldin.stages.sides.layout import laid_out
 from heldin.stages.train.models import reference_rows, trained_references
-from heldin.stages.train.plan import plan_fit
+from heldin.stages.train.plan import optimizer_lines, plan_fit
 
 MILLION = 1_000_000
 FLOAT = 4  # bytes
@@ -161,7 +161,7 @@ def cost_lines(config: RunConfig, mechanism: Mechanism) -> list[str]:
     if parameters is not None:
         states = STATES[config.finetune.optimizer] + (config.finetune.momentum > 0)
         rows += _of_weights(config, mechanism, Weights(parameters, states))
-    return [*rows, *_of_carried_noise(config, mechanism)]
+    return [*rows, *_of_carried_noise(config, mechanism), *optimizer_lines(config, mechanism)]
 
 
 def _of_draws(mechanism: Mechanism) -> str | None:

@@ -23,7 +23,7 @@ from heldin.defenses.mechanism import Mechanism
 from heldin.defenses.mechanisms.contract import Checkpoint, Given
 from heldin.defenses.mechanisms.declared import require_declared
 from heldin.defenses.plan_file import read_plan, write_plan
-from heldin.finetune.recipe import Select
+from heldin.finetune.recipe import Optimizer, Select
 from heldin.record.plan_fit import PlanFit, figures_of, warnings_of
 from heldin.stages.run_config import RunConfig, parse_config
 from heldin.words.data_steps import DataStepText
@@ -162,6 +162,18 @@ def fit_lines(mechanism: Mechanism, fit: PlanFit) -> list[str]:
     promise = mechanism.guarantee()
     delta = promise.delta if isinstance(promise, Guarantee) and not promise.cautions else None
     return [f"plan and data: {joined(figures_of(fit))}", *(f"warning: {line}" for line in warnings_of(fit, delta))]
+
+
+def optimizer_lines(config: RunConfig, mechanism: Mechanism) -> list[str]:
+    """Return advice if the optimizer can lose what banded noise saves."""
+    optimizer = config.finetune.optimizer
+    if mechanism.sampler.groups == 1 or optimizer is Optimizer.SGD:
+        return []
+    return [
+        f"banded noise: {optimizer} divides by the size of each step's noisy gradient, and banded noise has more noise"
+        " in a step. In our trainings this cost most of the benefit (docs/users.md). Set finetune.optimizer to sgd, and"
+        " finetune.momentum to 0.9"
+    ]
 
 
 def require_mechanism(config: RunConfig) -> None:

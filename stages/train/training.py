@@ -35,7 +35,7 @@ from heldin.stages.sides.data import RecordIds, RunData, curve_texts, rows_diges
 from heldin.stages.sides.ledger import load_ledger
 from heldin.stages.train.layers import LAYERS, with_picked_layers
 from heldin.stages.train.objectives import objective_of
-from heldin.stages.train.plan import fit_lines, plan_fit
+from heldin.stages.train.plan import fit_lines, optimizer_lines, plan_fit
 from heldin.stages.train.validation import HELD_IN_LOSS, PUBLIC_LOSS, CurveEvaluation
 
 if TYPE_CHECKING:
@@ -73,6 +73,8 @@ def finetune(
     if private:
         reporter.say(f"mechanism: {mechanism.guarantee().label}")
         reporter.say(f"mechanism: noise multiplier {mechanism.noise_multiplier:.4g}, {len(private.units)} units")
+        for line in optimizer_lines(config, mechanism):
+            reporter.say(line)
         if fit := plan_fit(config, mechanism, data.records_of_users()):
             for line in fit_lines(mechanism, fit):
                 reporter.say(line)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from heldin.audit.users_ladder import PLAIN, Trained, kept, least_users, read_ladder
-from replication.users import ladder_table, write_ladder
+from replication.users import ladder_table, shares_table, write_ladder
 from tests.refusals import names
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "users.md"
@@ -55,7 +55,9 @@ def test_what_is_written_is_read(tmp_path):
 
 
 def test_the_page_prints_the_published_ladder():
-    assert ladder_table(read_ladder()) in PAGE.read_text(encoding="utf-8")
+    page = PAGE.read_text(encoding="utf-8")
+    assert shares_table(read_ladder()) in page
+    assert ladder_table(read_ladder()) in page
 
 
 def test_every_rung_has_plain_training_and_every_training_all_blocks():
