@@ -98,7 +98,7 @@ def users_figure(ladder: Sequence[Trained]) -> str:
             _ticks(axes, sorted({row.trained.users for row in rows}))
             axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
         panels[0].set_ylabel("share of the plain gain kept, %")
-        panels[0].legend(loc="upper left", fontsize=6)
+        panels[0].legend(loc="upper left", fontsize=6, frameon=True, framealpha=1.0, edgecolor="none")
     return saved[0]
 
 

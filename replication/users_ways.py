@@ -38,6 +38,7 @@ NAMES = {
     "uls-momentum": "ULS, sgd with momentum 0.9",
     "banded-momentum": "banded noise, sgd with momentum 0.9",
     "lora-plain": "plain, LoRA on query and value",
+    "lora-all": "ULS, LoRA on all 12 linear layers",
     "lora-usual": "ULS, LoRA on query and value",
     "lora-picked-1": "ULS, LoRA on 1 picked layer",
     "lora-picked-4": "ULS, LoRA on 4 picked layers",
