@@ -150,3 +150,28 @@ def test_a_check_counts_every_layer_before_they_are_picked(tmp_path, call):
     assert code == 0, err
     # Of each linear layer of width a x b, 2 (a + b) numbers.
     assert names(out, f"at most {2 * (4 * 2 * 32 + 2 * (32 + 128)):,}")
+
+
+@pytest.mark.parametrize("rows", ["chats", "pairs"])
+def test_layers_are_picked_by_the_loss_of_the_training(rows, tmp_path):
+    """Of chats only the assistant's turns have loss, and pairs have a loss of their own."""
+    source = {"kind": "synthetic", "rows": rows, "parameters": SMALL["corpus"]["source"]["parameters"]}
+    public = {"source": {**source, "parameters": {**source["parameters"], "seed": 91, "users": 12}}}
+    users = {"min_records": 8, "fraction": 0.5}
+    reporter, saliency = LineReporter(lambda line: None), {}
+    for name, asked in (("corpus", {}), ("file", public)):
+        config = parse_config(content(asked, corpus={"source": source, "users": users}), "test")
+        corpus = read_corpus(config, QUIET)
+        base = base_model(config, corpus, QUIET)[1]
+        with_picked_layers(config, corpus, base, reporter, tmp_path / f"{name}.json")
+        saliency[name] = read_document(tmp_path / f"{name}.json")["saliency"]
+        assert max(saliency[name].values()) > 0
+    assert saliency["corpus"] != saliency["file"]
+    # All turns would give another gradient.
+    if rows == "chats":
+        every = {**content()["finetune"], "loss_on": "all"}
+        config = parse_config(content(public, corpus={"source": source, "users": users}, finetune=every), "test")
+        corpus = read_corpus(config, QUIET)
+        base = base_model(config, corpus, QUIET)[1]
+        with_picked_layers(config, corpus, base, reporter, tmp_path / "all.json")
+        assert read_document(tmp_path / "all.json")["saliency"] != saliency["file"]
