@@ -193,7 +193,7 @@ def audit_endpoint(
     """Audit a model behind an OpenAI-compatible endpoint.
 
     Attackers use the server's strongest access, or --access. The reference endpoint:NAME is on the server; heldin loads
-    other references on this machine. Without --tokenizer, heldin sends text. --max-tokens-sent 0 prints only the cost.
+    others locally. Without --tokenizer, heldin sends text. --max-tokens-sent 0 prints only the cost.
     """
     _audit(called, config, set_, out, fail_on, json=json, verbose=verbose, html=html)
 

@@ -84,7 +84,7 @@ def account(
         str | None,
         typer.Option(
             metavar="NUMBER",
-            help="Number of texts by or about a person, or several numbers, such as 1,4,16.",
+            help="Numbers of texts by or about a person, such as 1,4,16.",
             rich_help_panel=TEXTS,
         ),
     ] = None,
