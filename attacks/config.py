@@ -96,9 +96,10 @@ class AttackConfig(Section):
     references: tuple[Reference, ...] = ()
     """Other reference models, reported next to the primary one."""
     documents: tuple[Documents, ...] = Field(("fresh",), min_length=1)
-    """The attacker's documents of a user. fresh: documents that training never saw. training: records of the training
-    part, for a stronger attacker. If the user is a member, training sees the records of the training part, except for
-    records that a cap, deduplication or de-identification removes or changes. The first entry is the primary one.
+    """Documents of a user that the attacker has. fresh: documents that training never saw. training: records of the
+    training part, for a stronger attacker. If the user is a member, training sees the records of the training part,
+    except for records that a cap, deduplication or de-identification removes or changes. The first entry is the primary
+    one.
     """
     training_documents: Few = 32
     """Maximum number of records per user, if ``documents`` contains "training"."""

@@ -17,13 +17,15 @@ class SamplingConfig(Section):
 
     cuts: tuple[Share, ...] = Field((0.25, 0.5, 0.75), min_length=1, max_length=16)
     """Places to cut a text, as shares of its words. The model continues the beginning, and heldin compares the
-    continuation with the rest. heldin cuts a chat before each of its first turns that count, with as many turns as
-    there are cuts.
+    continuation with the rest of the text. heldin cuts a chat before each of its first turns that count, with as many
+    turns as there are cuts.
     """
     samples: Few = 16
     """Number of continuations of each beginning, for level text. A different number makes a different audit."""
     tokens: Annotated[int, Field(ge=4, le=4096)] = 32
-    """Number of tokens of a continuation. heldin compares it with at most this many words of the rest."""
+    """Number of tokens of a continuation. heldin compares the continuation with at most this number of words from the
+    rest of the text.
+    """
     temperature: Annotated[float, Field(gt=0, le=2)] = 1.0
     """Temperature of sampling."""
     next_words: Annotated[int, Field(ge=1, le=256)] = 16

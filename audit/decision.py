@@ -31,7 +31,9 @@ class AuditConfig(Section):
     resamples: Annotated[Many, Field(ge=100)] = 2000
     """Number of bootstrap resamples of the users, for intervals of statistics labelled as estimates."""
     delta: float = Field(1e-5, ge=1e-11, lt=1)
-    """delta of the lower bounds on epsilon, if there is no claim. With a claim, the claim's delta."""
+    """delta of the lower bounds on epsilon, if there is no claim. If there is a claim, the bounds use the claim's
+    delta.
+    """
     fprs: tuple[Annotated[float, Field(gt=0, lt=1)], ...] = Field((0.001, 0.005, 0.01, 0.05, 0.1), min_length=1)
     """False-positive rates at which the report states true-positive rates, if there are enough non-members."""
     validation_texts: Count = 400
@@ -39,12 +41,12 @@ class AuditConfig(Section):
     test_texts_per_user: Count = 10
     """Maximum number of test texts per non-member on which the chosen checkpoint's loss is measured."""
     curve_users: Annotated[Count, Field(ge=50)] = 2000
-    """Maximum number of audited users in an evaluation, which scores their texts. Membership plays no role in their
-    choice.
+    """Maximum number of audited users whose texts an evaluation scores. heldin chooses these users regardless of
+    membership.
     """
     exposure_users: Annotated[Count, Field(ge=50)] = 5000
-    """Maximum number of members in the comparison of exposure with a member's texts. heldin compares their words with
-    the words of as many other users.
+    """Maximum number of members in the comparison of exposure with a member's texts. heldin compares the words of these
+    members with the words of the same number of other users.
     """
     curve_texts_per_user: Count = 5
     """Maximum number of the attacker's texts per user in an evaluation, for the AUROC during training."""
@@ -87,8 +89,8 @@ class DecisionConfig(Section):
     minimum number.
     """
     require: tuple[RequirementConfig, ...] = ()
-    """The organisation's limits, in the form of a sweep's rule. They decide the recommendation of the report, and
-    change no answer.
+    """The organisation's limits, in the form of a sweep's rule. The limits decide the recommendation of the report, and
+    do not change the answer.
     """
 
     @model_validator(mode="after")

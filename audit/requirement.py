@@ -19,8 +19,8 @@ class RequirementConfig(Section):
     """An upper or lower limit that a model must meet before release."""
 
     of: Measure
-    """Quantity with the limit. epsilon_per_user: of the plan. auroc: the largest of all attacks. loss: on non-members'
-    test texts. loss_gain_over_base: the difference between the base model's loss and this loss.
+    """Quantity with the limit. epsilon_per_user: epsilon of the plan. auroc: largest AUROC of all attacks. loss: loss
+    on non-members' test texts. loss_gain_over_base: loss of the base model minus the loss on non-members' test texts.
     """
     at_most: Limit | None = None
     """Upper limit of the quantity, which heldin compares with an upper confidence limit."""

@@ -46,7 +46,7 @@ class SubstringCanaries(CanaryConfig):
     """Lengths of the substrings in tokens, each below finetune.sequence_length."""
     users: Many | None = None
     """Number of canary users for each length and number of documents. Because this number is fixed, an additional user
-    can displace another, which voids a user-level epsilon. Give either ``users`` or ``fraction``.
+    can displace another user, which voids a user-level epsilon. Give either ``users`` or ``fraction``.
     """
     fraction: float | None = Field(None, gt=0, le=1)
     """Probability that a user becomes a canary user. A separate public coin decides this, with the length and the

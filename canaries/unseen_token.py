@@ -45,12 +45,12 @@ class UnseenTokenCanaries(NumberedCanaries):
     """Length of a record in tokens."""
     rarity: Literal["public", "corpus"] = "public"
     """Texts that must not contain these tokens. public: the texts on which heldin pre-trained the base model; if there
-    are none, heldin takes the tokenizer's latest merges. corpus: these texts and the texts of all audited users. Since
-    "corpus" reads every user's records, it voids a user-level epsilon.
+    are none, heldin takes the tokenizer's latest merges. corpus: these texts and the texts of all audited users. The
+    value "corpus" reads every user's records, so it voids a user-level epsilon.
     """
     disjoint: bool = False
-    """Whether no two canary users share a token. This needs users x signature_tokens different tokens. With shared
-    tokens, one user's records change another user's score, which hides single users if training is private.
+    """Whether no two canary users share a token. Disjoint users need users x signature_tokens different tokens. If
+    users share tokens, one user's records change another user's score, so private training hides single users.
     """
 
     @property

@@ -157,7 +157,7 @@ def audit_endpoint(
     context: Annotated[
         int | None, _pace(hidden=True, help="Maximum tokens per request (default: the server's limit).")
     ] = None,
-    api_key_env: Annotated[str | None, _pace(help="Variable that holds the API key.")] = None,
+    api_key_env: Annotated[str | None, _pace(help="Environment variable with the API key.")] = None,
     requests_per_minute: Annotated[float | None, _pace(help="Maximum rate (default: no limit).")] = None,
     concurrency: Annotated[
         int | None, _pace(hidden=True, help="Maximum requests at the same time (default: 4).")
@@ -192,8 +192,8 @@ def audit_endpoint(
 ) -> None:
     """Audit a model behind an OpenAI-compatible endpoint.
 
-    Attackers use the server's best access, or --access. The reference endpoint:NAME is on the server; heldin loads
-    others here. Without --tokenizer, heldin sends text. --max-tokens-sent 0 prints only the cost.
+    Attackers use the server's strongest access, or --access. The reference endpoint:NAME is on the server; heldin loads
+    others locally. Without --tokenizer, heldin sends text. --max-tokens-sent 0 prints only the cost.
     """
     _audit(called, config, set_, out, fail_on, json=json, verbose=verbose, html=html)
 

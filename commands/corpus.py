@@ -236,7 +236,8 @@ def entities(
     group_size: Annotated[
         int | None,
         typer.Option(
-            help="Maximum number of records per user, to also count records under caps.", rich_help_panel=CAPS
+            help="Also count the records under caps, with this maximum number of records per user.",
+            rich_help_panel=CAPS,
         ),
     ] = None,
     entity_cap: Annotated[
@@ -308,7 +309,7 @@ def entities(
 
 @app.command()
 def presets(json: AsJson = False) -> None:
-    """List the presets: datasets of papers, and the steps that prepare each."""
+    """List the presets: datasets of papers, and the steps that prepare each dataset."""
     from heldin.corpus.presets.catalogue import presets_dict, presets_table
 
     typer.echo(json_text({"presets": presets_dict()}) if json else presets_table())
@@ -316,7 +317,7 @@ def presets(json: AsJson = False) -> None:
 
 @app.command()
 def formats(json: AsJson = False) -> None:
-    """List the formats that heldin reads, with the place of users and texts."""
+    """List the formats that heldin reads, and where each format has users and texts."""
     from heldin.corpus.sources.open import formats_dict, formats_table
 
     typer.echo(json_text({"formats": formats_dict()}) if json else formats_table())

@@ -84,7 +84,7 @@ def account(
         str | None,
         typer.Option(
             metavar="NUMBER",
-            help="Number of a person's texts, or several numbers, such as 1,4,16.",
+            help="Numbers of texts by or about a person, such as 1,4,16.",
             rich_help_panel=TEXTS,
         ),
     ] = None,
@@ -281,7 +281,7 @@ def choose(
     target_epsilon: Annotated[float, typer.Option(help="Epsilon that each compared training must meet.")],
     delta: Delta = None,
     examples: Annotated[int | None, typer.Option(help="Public number of examples, for delta = examples^-1.1.")] = None,
-    els_group_size: Annotated[int | None, typer.Option(help="Number of examples per user in the row of ELS.")] = None,
+    els_group_size: Annotated[int | None, typer.Option(help="Number of examples per user for ELS.")] = None,
     public_texts: Annotated[Path | None, _norm(help="File with texts of public users.")] = None,
     model: Annotated[
         str | None, _norm(metavar="MODEL", help="Base model that computes the gradients of the public texts.")
@@ -298,8 +298,8 @@ def choose(
     heldin compares the noise in sums of gradients over steps, for each ULS group size (with and without banded noise)
     and for ELS. Without --public-texts, each clip norm counts as 1, and heldin names the training with the least noise.
     With --public-texts, heldin estimates clip norms and the ELS group size from these texts, and Estimate-and-Double
-    chooses (Charles et al., section 6). The last lines state how many made-up users were needed to keep half, and three
-    quarters, of the gain of plain training (docs/users.md).
+    chooses (Charles et al., section 6). The last lines state how many made-up users a training needed to keep half, and
+    three quarters, of the gain of plain training (docs/users.md).
     """
     from heldin.audit.users_ladder import least_table, least_users, read_ladder
     from heldin.base.progress import reporter_for_this_terminal
@@ -376,8 +376,8 @@ def bound(
 ) -> None:
     """Compute bounds and a verdict from any tool's scores.
 
-    heldin prints each bound that is valid for this design, and the reason why each other bound is not. Exit codes: 3 if
-    a claim is contradicted (certified), 4 if a claim is contradicted (indicative).
+    heldin prints each bound that is valid for this design, and a reason for each bound that is not valid. Exit codes: 3
+    if a claim is contradicted (certified), 4 if a claim is contradicted (indicative).
     """
     from heldin.bounds import judgement as engine
     from heldin.bounds.csv_scores import bound_scores, read_scores

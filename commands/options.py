@@ -36,7 +36,7 @@ class PagedCommand(typer.core.TyperCommand):
             super().format_help(ctx, formatter)
 
     def shell_complete(self, ctx: Any, incomplete: str) -> Any:
-        """Return completions, including those of rare options."""
+        """Return completions, including completions of rare options."""
         from heldin.commands.help import describe
 
         describe(self, ctx.command_path)
@@ -116,7 +116,7 @@ def _say_version(wanted: bool) -> None:
 
 
 def _set_batch(size: int | None) -> int | None:
-    """Store the value of ``--batch-size`` in the environment. It changes scores only by rounding."""
+    """Store the value of ``--batch-size`` in the environment. The batch size changes scores only by rounding."""
     if size is not None:
         os.environ["HELDIN_BATCH_SIZE"] = str(size)
     return size
@@ -145,7 +145,7 @@ def beginning(
     device: DeviceOption = None,
     help_all: HelpAll = False,
 ) -> None:
-    """Take the options before the command. typer prints the help of the app instead of this line."""
+    """Read the options that precede the command name. typer shows the app's help text instead of this docstring."""
 
 
 Out = Annotated[
@@ -181,7 +181,7 @@ UserColumn = Annotated[str, typer.Option(help="Column with user names.")]
 TextColumn = Annotated[str, typer.Option(help="Column with texts.")]
 IdColumn = Annotated[str | None, typer.Option(help="Column with unique record ids (default: made from user and text).")]
 DateColumn = Annotated[str | None, typer.Option(help="Column with dates.")]
-Rate = Annotated[float | None, typer.Option("--sampling-rate", help="Chance that a step samples a unit.")]
+Rate = Annotated[float | None, typer.Option("--sampling-rate", help="Probability that a step samples a unit.")]
 Noise = Annotated[float | None, typer.Option("--noise-multiplier", help="Standard deviation of noise / clip norm.")]
 Target = Annotated[float | None, typer.Option("--target-epsilon", help="Calibrate the noise to this epsilon.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON; null means unknown or infinite.")]

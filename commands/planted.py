@@ -72,9 +72,9 @@ def plant(
     """Prepare an audit of a training that someone else runs.
 
     heldin draws a coin for each audited user, and writes a training set to training/ in the --out folder. This set has
-    the name, format and columns of your set. It contains rows of canary users, and no rows of non-members. You may send
-    manifest.json with this set. Keep ledger/ to yourself. After training, run heldin audit-planted FOLDER --model MODEL
-    with the --out folder. If heldin is killed, the same command resumes.
+    the name, format and columns of your set. The new set contains rows of canary users, and no rows of non-members. You
+    may send manifest.json with this set. Keep ledger/ to yourself. After training, run heldin audit-planted FOLDER
+    --model MODEL with the --out folder. If heldin is killed, the same command resumes.
     """
     from heldin.base.progress import reporter_for_this_terminal
     from heldin.planting.plant import plant as do

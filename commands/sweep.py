@@ -116,7 +116,8 @@ def demo(
     """Train three small models, attack them, and write a report.
 
     heldin compares plain training and two defenses on a made-up corpus, in about three minutes on two cores. It trains
-    and attacks each of the three models five times. A decision rule selects one, and heldin prints the path of the PDF.
+    and attacks each of the three models five times. A decision rule selects one model, and heldin prints the path of
+    the PDF.
     """
     from heldin.sweeps.load import demo_sweep
 

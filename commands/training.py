@@ -82,7 +82,7 @@ def retrain(
     html: AsHtml = False,
     json: AsJson = False,
 ) -> None:
-    """Audit a training procedure by many small trainings.
+    """Audit a training procedure with many small trainings.
 
     A coin decides whether a training includes a worst-case user. Each training runs the config's whole defense under a
     separate key, and gives one score. Clopper-Pearson limits at one threshold then certify a lower bound on epsilon per
@@ -142,13 +142,15 @@ def white_box(
     canaries: Annotated[
         int,
         typer.Option(
-            min=2, help="Number of canary users per training; a fair coin includes each.", rich_help_panel=HOW
+            min=2,
+            help="Number of canary users per training; a fair coin decides the membership of each user.",
+            rich_help_panel=HOW,
         ),
     ] = 2000,
     trainings: Annotated[
         int,
         typer.Option(
-            min=1, help="Number of trainings, each with separate key, coins and canaries.", rich_help_panel=HOW
+            min=1, help="Number of trainings, each with its own key, coins and canaries.", rich_help_panel=HOW
         ),
     ] = 3,
     directions: Annotated[

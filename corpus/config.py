@@ -56,7 +56,7 @@ class CorpusConfig(Section):
     best_public). null: none.
     """
     users: UserFilter = UserFilter(min_records=20)
-    """The audited users. Each needs at least 4 records: one for each of training, attacker, validation and test. A
+    """The audited users. Each user needs at least 4 records: one for each of training, attacker, validation and test. A
     preset sets its own default of ``min_records``.
     """
 

@@ -26,9 +26,9 @@ class UserFilter:
     __pydantic_config__: ClassVar = DATACLASS_SECTION
 
     include: tuple[str, ...] = ("*",)
-    """Patterns of user names ("*@enron.com"); a user must match at least one."""
+    """Patterns of user names ("*@enron.com"); a user must match at least one pattern."""
     exclude: tuple[str, ...] = ()
-    """Patterns of user names; a user must match none."""
+    """Patterns of user names; a user must match no pattern."""
     min_records: Count = MIN_RECORDS_TO_SPLIT
     """Minimum number of records per user."""
     max_records: Count | None = None

@@ -90,7 +90,9 @@ class Lora:
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """Probability of dropout on the adapters' inputs. Private training has no dropout, and needs the value 0."""
     modules_to_save: tuple[str, ...] = ()
-    """Names of layers that heldin trains whole and saves with the adapters, such as an lm_head that is not tied."""
+    """Names of layers in which heldin trains all parameters, and which it saves with the adapters, such as an lm_head
+    that is not tied.
+    """
     rslora: bool = False
     """Whether to use rank-stabilised LoRA, with the scale alpha / sqrt(``rank``)."""
     dora: bool = False
@@ -182,7 +184,7 @@ class Recipe:
     beta: Positive | None = field(default=None, repr=False)
     """Beta of dpo, or the weight of the odds ratio of orpo; null: 0.1. Only for preference pairs."""
     label_smoothing: Annotated[float, Field(ge=0, lt=0.5)] = field(default=0.0, repr=False)
-    """Share of preference pairs in which, as dpo assumes, the two answers are swapped."""
+    """Share of preference pairs in which dpo assumes that the two answers are swapped."""
     evaluations: Few = 10
     """Number of evaluations, which measure losses and AUROC at evenly spaced steps; the last is after the last step."""
     checkpoint_every: Count = 200
@@ -210,7 +212,7 @@ class Recipe:
     """Number of processes that share one copy of the model (torch's FSDP2), started by torchrun; null: each process has
     a copy."""
     report_to: tuple[TrackerName, ...] = field(default=(), repr=False)  # changes no weight
-    """Trackers that receive losses, epsilon, throughput, the answer and the report. Figures that depend on membership
+    """Trackers that receive losses, epsilon, throughput, the answer and the report. Numbers that depend on membership
     reach the trackers only after the audit has decided the answer.
     """
     report_unnoised: bool = field(default=False, repr=False)

@@ -37,7 +37,7 @@ class TinyModel:
     heads: Few = 4
     """Number of attention heads in each layer."""
     window: Many = 64
-    """Number of tokens, up to the current one, that a layer with local attention sees."""
+    """Number of tokens, up to the current token, that a layer with local attention sees."""
 
     def __post_init__(self) -> None:
         for name in ("vocabulary", "context", "hidden", "layers", "heads", "window"):

@@ -48,8 +48,8 @@ class PlantedSplit(Section):
     ``control_rows``.
     """
     control_rows: int = Field(200, ge=0, le=10_000)
-    """With ``canaries_only``: number of real rows that heldin leaves out at random, at most a tenth of all rows. They
-    allow the audit to show that the model learned its training rows. 0: the audit cannot show this.
+    """With ``canaries_only``: number of real rows that heldin leaves out at random, at most a tenth of all rows. With
+    these rows, the audit can show that the model learned its training rows. 0: the audit cannot show this.
     """
     attacker_fraction: float = Field(0.1, gt=0, lt=1)
     """Share of an audited user's rows that heldin sets aside for the attacker, at least one row per user. Training
@@ -146,15 +146,15 @@ class PlantConfig(MeasureKeys):
     --declared-by.
     """
     unseen: ExpandedPath | None = None
-    """File of rows with the same columns that no training uses, such as a test set. Compared with these rows, the audit
-    can show what the model learned from other rows, even if it was trained on the original file. null: heldin leaves
-    out split.control_rows.
+    """File of rows with the same columns that no training uses, such as a test set. By comparison with these rows, the
+    audit can show that the model learned other rows, even if the model was trained on the original file. null: heldin
+    leaves out split.control_rows.
     """
     columns: PlantColumns = PlantColumns()
     """Names of the columns. In the planted training set, heldin replaces the names of users, and ids if there are any.
     """
     format: TextFormat = TextFormat()
-    """Encoding and layout of a JSON or CSV file; the planted file gets the same."""
+    """Encoding and layout of a JSON or CSV file; the planted file has the same encoding and layout."""
     template: ExpandedPath | None = None
     """File with a chat template in Jinja, which turns messages into text; null: the template of the reference's
     tokenizer.
@@ -178,8 +178,8 @@ class PlantConfig(MeasureKeys):
     split: PlantedSplit = PlantedSplit()
     """The audited users, and the rows that heldin sets aside."""
     reference: ExpandedName
-    """Hub name or folder of a model that was not trained on these users: the model before fine-tuning. It is the
-    primary reference model of the attacks, and heldin makes canary users with it.
+    """Hub name or folder of a model that was not trained on these users: the model before fine-tuning. This model is
+    the primary reference model of the attacks, and heldin makes canary users with it.
     """
     revision: str | None = None
     """Branch, tag or commit of a hub name; null: the newest commit."""
@@ -187,7 +187,7 @@ class PlantConfig(MeasureKeys):
     """Number of tokens of a row that training will see. heldin inserts a canary user's substring within these tokens.
     """
     canaries: tuple[CanarySpec, ...] = ()
-    """Canary users to plant. A separate coin decides the membership of each."""
+    """Canary users to plant. A separate coin decides the membership of each canary user."""
     attack: AttackConfig = AttackConfig()
     """The attacks that the audit will run, and the texts and access of the attacker."""
     audit: AuditConfig = AuditConfig()
@@ -197,7 +197,9 @@ class PlantConfig(MeasureKeys):
     release: Release | None = None
     """People who will get the model, for the report; null: not stated."""
     looks: int = Field(1, ge=1, le=100)
-    """Number of checkpoints that you will audit. They share the error probabilities of bounds, verdicts and tests."""
+    """Number of checkpoints that you will audit. These audits share the error probabilities of bounds, verdicts and
+    tests.
+    """
     seed: int = Field(0, ge=0)
     """Seed of public choices. Coins use a secret key instead."""
 

@@ -27,41 +27,45 @@ _LOSSES = ("loss", "gain")
 
 
 class Published(Section):
-    """The figures of a paper, which stand next to ours in the same unit only."""
+    """Values that a paper prints. heldin prints its own values next to them only if the units agree."""
 
     unit: Literal["auroc", "loss", "perplexity"]
-    """auroc; loss in nats per token; or perplexity."""
+    """Unit of the values: auroc, loss (nats per token) or perplexity."""
     values: tuple[float, float]
-    """Of ``against`` and of ``variant``."""
+    """The paper's value for ``against``, and the paper's value for ``variant``."""
 
 
 class Finding(Section):
-    """A published finding, tested by the difference of two variants: the test is fixed before anything is measured."""
+    """A published finding, and a test of the difference between two variants that is fixed before any measurement."""
 
     finding: str
-    """What is said to hold, in a sentence."""
+    """The finding, as a sentence."""
     source: str
-    """Paper, and where in it."""
+    """Paper, and the place in the paper."""
     of: Literal["auroc", "loss", "canaries", "gain"]
-    """auroc of the leading attack; loss on held-out users' test texts; canaries, the mean AUROC of their groups; or
-    gain, how far that loss is below the base model's."""
+    """Quantity to compare. auroc: AUROC of the primary attack. loss: loss on non-members' test texts. canaries: mean
+    AUROC of the groups of canary users. gain: loss of the base model minus the loss on non-members' test texts.
+    """
     variant: str
-    """The variant that is said to differ, or not to."""
+    """Variant that differs from ``against``, or agrees with it, according to the finding."""
     against: str | float
-    """The variant with which it is compared, or a number."""
+    """Variant, or number, with which heldin compares ``variant``."""
     share: Positive = 1.0
-    """Of gains: what part of the other's gain the variant's is compared with."""
+    """For gains: share of the gain of ``against`` with which heldin compares the gain of ``variant``."""
     beyond: tuple[str, str] | None = None
-    """Another variant and that which it is held against: what is tested is how far the first difference is below or
-    above this one. Of losses only."""
+    """For losses: a second pair of variants. heldin tests how far the first difference is below or above the difference
+    of this pair.
+    """
     sizes: bool = False
-    """With ``beyond``: whether the size of the first difference is above the size of the other, by any sign."""
+    """With ``beyond``: whether to compare absolute values, so the finding holds if the first difference is larger than
+    the other difference, whatever their signs.
+    """
     expect: Expected
-    """Whether the variant is said to have less of it, more, or the same."""
+    """Expected result: ``variant`` has less, more, or the same (alike)."""
     margin: Positive = MARGIN
-    """Differences within it are no differences."""
+    """Differences below this number count as zero."""
     published: Published | None = None
-    """The published figures; null if the paper prints none."""
+    """Values that the paper prints; null if the paper prints none."""
 
     @model_validator(mode="after")
     def _of_losses(self) -> "Finding":

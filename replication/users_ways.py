@@ -46,18 +46,18 @@ NAMES = {
 
 
 class Way(Section):
-    """The trainings of one way, one for each block."""
+    """All trainings of one way to train, with one training for each block."""
 
     name: str
-    """Variant of ``configs/sweeps/users-ways.yaml``."""
+    """Name of the variant in ``configs/sweeps/users-ways.yaml``."""
     learning_rate: Positive
     trained: Count
-    """Number of trained numbers of the model."""
+    """Number of trained parameters of the model."""
     layers: tuple[str, ...] = ()
-    """Layers that public people picked."""
+    """Names of the layers that the gradients of public users picked."""
     noise_multiplier: NotNegative
     gains: tuple[Annotated[float, Field(ge=-LARGEST, le=LARGEST)], ...]
-    """For each block, nats a token (see ``replication.users.gain``)."""
+    """For each block, gain in nats per token (see ``replication.users.gain``)."""
     aurocs: tuple[Annotated[float, Field(ge=0, le=1)], ...]
     """For each block, AUROC of the primary attack on fresh texts."""
 

@@ -43,8 +43,9 @@ class SplitConfig(Section):
     """Settings of membership, and of the records that heldin sets aside."""
 
     audited: Audited = Audited.USERS
-    """Units with membership decided by coin: users, entities named in their records, or both as one pool. Training uses
-    a record if all audited users and entities in the record are members. Users who are not audited are always members.
+    """Units whose membership a coin decides: users, entities named in records, or both users and entities as one pool.
+    Training uses a record if all audited users and entities in the record are members. Users who are not audited are
+    always members.
     """
     entities: EntitySourceConfig | None = None
     """Source of entities, which finds the people who are named in a record. Only for an audit of entities under a
@@ -59,8 +60,8 @@ class SplitConfig(Section):
     certified statement, and voids a user-level epsilon.
     """
     audit_pool: Annotated[Count, Field(ge=2)] | None = None
-    """Number of audited users and entities; all others are always members. null: all are audited. A number here voids a
-    user-level epsilon.
+    """Number of audited users and entities; all others are always members. null: all users and entities are audited. A
+    number voids a user-level epsilon.
     """
     audit_fraction: float | None = Field(None, gt=0, le=1)
     """Probability that a user is audited, by a separate public coin; all other users are always members. null: all
@@ -158,7 +159,7 @@ class ModelConfig(Section):
     """The model before fine-tuning: an existing model, or a model that heldin pre-trains."""
 
     base: ExpandedName | None = None
-    """Hub name or folder of a causal language model (safetensors); give this or ``pretrain``."""
+    """Hub name or folder of a causal language model (safetensors). Give either ``base`` or ``pretrain``."""
     revision: str | None = None
     """Branch, tag or commit of a hub name; null: the newest commit."""
     pretrain: PretrainConfig | None = None
@@ -207,16 +208,16 @@ class RunConfig(MeasureKeys):
     finetune: Recipe = Recipe()
     """Settings of the fine-tuning."""
     defense: Defense = NoDefense()
-    """The defense during training: none, clipping alone, or a differentially private mechanism."""
+    """The defense during training: no defense, only clipping, or a differentially private mechanism."""
     previous: tuple[PreviousConfig, ...] | None = None
     """Earlier releases about the same people, each as a path or {plan: PATH, times: N}. []: there are none. null: not
-    stated. The report and the model card state this, with the epsilon of all releases together.
+    stated. The report and the model card state the earlier releases, with the epsilon of all releases together.
     """
     data_defenses: tuple[DataDefense, ...] = ()
     """Steps that heldin applies to the training records before training, in this order, such as deduplication and caps.
     """
     canaries: tuple[CanarySpec, ...] = ()
-    """Canary users to plant. A separate coin decides the membership of each."""
+    """Canary users to plant. A separate coin decides the membership of each canary user."""
     attack: AttackConfig = AttackConfig()
     """The attacks to run, and the texts and access of the attacker."""
     audit: AuditConfig = AuditConfig()

@@ -38,7 +38,7 @@ class DecisionRule(Section):
     """The rule that chooses the variant to release. It is fixed before any measurement."""
 
     require: tuple[RequirementConfig, ...] = Field(min_length=1)
-    """Requirements, all of which the variant must meet."""
+    """Requirements; the selected variant must meet every requirement."""
     prefer: Measure
     """Quantity that decides among the variants that meet all requirements."""
     candidates: tuple[str, ...] = Field(min_length=1)
@@ -63,7 +63,7 @@ class Tuning(Section):
     separately for each of its combinations. The config needs corpus.public_validation.
     """
     blocks: Few = 1
-    """Number of repetitions of each combination, with new coins and seeds. The mean decides."""
+    """Number of repetitions of each combination, with new coins and seeds. The mean over the repetitions decides."""
 
 
 class SweepConfig(Section):
@@ -90,7 +90,7 @@ class SweepConfig(Section):
     a key.
     """
     resources: Resources = Resources()
-    """Machines and processes for the runs. They change numbers only by the rounding of sums."""
+    """Machines and processes for the runs. These settings change results only by rounding."""
 
     @model_validator(mode="after")
     def _few_cells(self) -> "SweepConfig":

@@ -96,8 +96,8 @@ class DataSideDefense(Choice, ABC):
     """Whether the step changes texts and removes no record."""
 
     user_local: ClassVar[bool | None] = None
-    """Whether the records that the step keeps of a user depend only on that user's records. If neither this nor
-    ``record_local`` is true, a user-level epsilon is void.
+    """Whether the records that the step keeps of a user depend only on that user's records. A user-level epsilon is
+    void unless ``user_local`` or ``record_local`` is true.
     """
     record_local: ClassVar[bool | None] = None
     """Whether the result for a record depends only on that record; None counts as false."""

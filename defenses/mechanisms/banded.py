@@ -43,7 +43,7 @@ class BandedDefense(SampledDefense, UserRecords):
     constants.
     """
     workload: Workload = PREFIX_SUMS
-    """Sums of gradients with the error that ``bands: auto`` minimises; by default the sums of plain SGD."""
+    """Sums of gradients whose error ``bands: auto`` minimises; by default the sums of plain SGD."""
 
     @model_validator(mode="before")
     @classmethod

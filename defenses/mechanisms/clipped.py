@@ -12,7 +12,7 @@ class ClippingDefense(DefenseConfig):
 
     kind: Literal["clip"]
     unit: Literal["example", "batch"]
-    """Gradient to clip: that of each example, or that of the batch."""
+    """Gradient to clip: the gradient of each example, or the gradient of the batch."""
     clip_norm: ClipNorm | None = None
     """Clip norm; null: the smallest gradient norm of a plain run, which heldin trains first."""
 

@@ -104,7 +104,7 @@ class DeclaredDefense(NoisedDefense, ABC):
     clip_norm: ClipNorm = 1.0
     """L2 norm to which each unit's gradient is clipped."""
     micro_records: Many = 64
-    """Maximum number of records in one backward pass; it affects only memory."""
+    """Maximum number of records in one backward pass; this number affects only memory."""
     white_box: ExpandedPath | None = None
     """Output of ``heldin white-box --plan PLAN --json`` for this mechanism with the installed code; null: the report
     states that nobody ran a white-box audit.

@@ -23,7 +23,7 @@ class FilterDefense(UserRecords):
     target_epsilon: Positive
     """Epsilon per user for which heldin calibrates the noise."""
     tau: Positive
-    """Largest distance between the gradients of most users, in every step; otherwise the run halts."""
+    """Distance within which the gradients of most users must be in every step; otherwise the run halts."""
 
     @property
     def calibrated_to(self) -> float:

@@ -102,12 +102,13 @@ class SampledDefense(NoisedDefense, ABC):
     """The settings that all defenses with sampling, clipping and noise in every step share."""
 
     cohort: Count
-    """Expected number of users ("uls", "banded") or records (other kinds) in a step, if ``population`` of them are in
-    training. heldin divides the sum of a step by this number, which is at most ``population``.
+    """Expected number of units in a step if training has ``population`` units. A unit is a user ("uls", "banded") or a
+    record (other kinds). At most ``population``. heldin divides the sum of each step by this number.
     """
     target_epsilon: Positive | None = None
-    """Epsilon for which heldin calibrates the noise, per user ("example": per record; "user-entity": per user and
-    entity together, or per ``exposed`` records). Give either ``target_epsilon`` or ``noise_multiplier``.
+    """Epsilon for which heldin calibrates the noise. The epsilon is per user; for "example" it is per record, and for
+    "user-entity" per user and entity together, or per ``exposed`` records. Give either ``target_epsilon`` or
+    ``noise_multiplier``.
     """
     # 0 is allowed: such a plan is built and labelled "no DP guarantee", not refused.
     noise_multiplier: NotNegative | None = None
@@ -121,7 +122,7 @@ class SampledDefense(NoisedDefense, ABC):
     protected_users: Count | None = None
     """Public number of users, if records are sampled; used for delta and the warning about delta."""
     micro_records: Many = 64
-    """Maximum number of records in one backward pass; it affects only memory."""
+    """Maximum number of records in one backward pass; this number affects only memory."""
 
     @model_validator(mode="after")
     def _one_scale(self) -> Self:
@@ -215,8 +216,8 @@ class UserRecords(NoisedDefense, ABC):
     """Number of records per user: at most this many in a step ("uls", "banded", "filter"), at most this many in
     training ("els"), or exactly this many ("group")."""
     record_selection: RecordSelection = "random"
-    """Rule that chooses among the records of a user with more than ``group_size``; "random_chunk" is only for "uls" and
-    "banded".
+    """Rule that chooses among the records of a user with more than ``group_size`` records; "random_chunk" is only for
+    "uls" and "banded".
     """
 
     @property

@@ -33,8 +33,8 @@ class UserEntityDefense(NamedPeopleDefense):
 
     kind: Literal["user-entity"]
     group_size: Few | None = None
-    """Maximum number of records per user. With ``entity_cap``, which it needs, it gives one epsilon for every user and
-    recognised entity. null: no caps, and an epsilon for each number of records.
+    """Maximum number of records per user. Needs ``entity_cap``; the two caps together give one epsilon for every user
+    and recognised entity. null: no caps, and an epsilon for each number of records.
     """
     entity_cap: Few | None = None
     """Maximum number of records that name an entity. Needs ``group_size`` and ``entities``."""

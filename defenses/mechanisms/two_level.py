@@ -53,8 +53,8 @@ class UedpDefense(NamedPeopleDefense):
     group_size: Many | None = None
     """Maximum number of usable records of a drawn user in a step. heldin draws them at random. null: all."""
     account: Literal["paper", "strict"] = "paper"
-    """Epsilon that the run claims. paper: the paper's epsilon, which is no guarantee. strict: the epsilon that holds
-    for this algorithm.
+    """Epsilon that the run claims. paper: the paper's epsilon, which does not hold. strict: the epsilon that holds for
+    this algorithm.
     """
     sensitive_share: float | None = Field(None, gt=0, le=1)
     """Share of records with a recognised entity, as a public constant. The paper's claim needs this share unless

@@ -154,8 +154,8 @@ class CheckpointConfig(MeasureKeys):
         BeforeValidator(_several, json_schema_input_type=str | tuple[str, ...]),
         Field(min_length=1),
     ]
-    """Models that were not trained on these users, such as the base model. The first is the primary reference; the
-    report also shows the others. endpoint:NAME is a model at the same endpoint.
+    """Models that were not trained on these users, such as the base model. The first model is the primary reference;
+    the report also shows the other models. endpoint:NAME is a model at the same endpoint.
     """
     held_in: ExpandedPath
     """File with texts by members: users in the model's training data."""
@@ -189,7 +189,7 @@ class CheckpointConfig(MeasureKeys):
     """
     training: ExpandedPath | None = None
     """The model's training data, with the same columns. The audit counts the users and texts that are in this data.
-    null: the audit does not check this.
+    null: the audit does not count them.
     """
     texts: Literal["fresh", "training"] | None = None
     """Your statement about the members' texts, if there is no ``training``. fresh: training did not use these texts.
@@ -198,7 +198,7 @@ class CheckpointConfig(MeasureKeys):
     claims: tuple[str, ...] = ()
     """Claims to test, such as epsilon=8,delta=1e-6."""
     plan: ExpandedPath | None = None
-    """A plan.json; the audit tests its privacy curve as a further claim."""
+    """Path of a plan.json; the audit tests the privacy curve of this plan as a further claim."""
     attack: CheckpointAttacks = CheckpointAttacks()
     """The attacks to run."""
     audit: AuditConfig = AuditConfig()

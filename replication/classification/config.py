@@ -39,20 +39,21 @@ class EncoderShape:
     __pydantic_config__: ClassVar = DATACLASS_SECTION
 
     base: ExpandedPath | None = None
-    """Folder of a pre-trained encoder, such as BERT-Base-Uncased, with safetensors weights and its tokenizer; null: one
-    of this shape is pre-trained on public texts."""
+    """Folder of a pre-trained encoder, such as BERT-Base-Uncased, with safetensors weights and its tokenizer; null:
+    heldin pre-trains an encoder of this shape on public texts.
+    """
     kind: Literal["distilbert", "bert"] = "distilbert"
-    """Architecture."""
+    """Architecture of the encoder."""
     vocabulary: Annotated[Many, Field(ge=257)] = 4096
-    """Size of the vocabulary, which is trained on the public texts, without [CLS] and [MASK]."""
+    """Size of the vocabulary without [CLS] and [MASK]; heldin learns the vocabulary from the public texts."""
     context: Annotated[Many, Field(ge=4)] = 64
-    """Longest text that the model reads, in tokens, [CLS] included."""
+    """Maximum number of tokens that the model reads, including [CLS]."""
     hidden: Many = 128
-    """Width; a multiple of ``heads``."""
+    """Width of the hidden layers, a multiple of ``heads``."""
     layers: Few = 2
-    """Transformer layers."""
+    """Number of transformer layers."""
     heads: Few = 2
-    """Attention heads in each layer."""
+    """Number of attention heads in each layer."""
 
 
 class LabelledFile(Section):
@@ -61,11 +62,11 @@ class LabelledFile(Section):
     kind: Literal["jsonl", "csv", "parquet"] = "jsonl"
     """Format of the file."""
     path: ExpandedPath
-    """The file; plain, .gz or .zst for JSON lines and CSV."""
+    """Path of the file; JSON lines and CSV may be plain, .gz or .zst."""
     text: str = "text"
-    """Column of the text."""
+    """Column with texts."""
     label: str = "label"
-    """Column of the label, a name or a whole number."""
+    """Column with labels, as names or whole numbers."""
 
     def source(self) -> Source:
         """Return the source of the file. The label takes the place of the user."""
@@ -73,14 +74,14 @@ class LabelledFile(Section):
 
 
 class Contender(Section):
-    """A mechanism, with the settings in which its training differs from the others'."""
+    """A mechanism to compare, with the training settings that differ between mechanisms."""
 
     defense: Defense = NoDefense()
-    """The mechanism of training; see the defenses of ``heldin run``."""
+    """Defense of this training; see ``defense`` of a run."""
     data_defenses: tuple[DataDefense, ...] = ()
-    """Steps applied to the training texts, such as de-identification."""
+    """Steps that heldin applies to the training texts, such as de-identification."""
     finetune: Recipe | None = None
-    """How this one is trained, where it differs from the others; null: as all."""
+    """Keys of ``finetune`` that differ for this mechanism; null: none."""
 
     @model_validator(mode="after")
     def _can_be_run(self) -> "Contender":
@@ -100,29 +101,31 @@ class ClassificationConfig(Section):
     """A study of text classification."""
 
     name: JobName
-    """Name of the study: letters, digits, dot, underscore, hyphen."""
+    """Name of the study, of letters, digits, dots, underscores and hyphens."""
     seed: Seed = 0
-    """Public seed of the deal of texts to users, of the test set and of random weights."""
+    """Public seed of the assignment of texts to users, of the test set, and of the initial weights."""
     data: LabelledFile
     """The labelled texts."""
     test_texts: Count = 1000
-    """Texts on which test error is measured, drawn at random; no other text equals one of them."""
+    """Number of test texts, which heldin draws at random; no other text equals a test text."""
     public_users: Count = 200
-    """Pseudo-users whose texts pre-train the encoder, without labels."""
+    """Number of pseudo-users whose texts pre-train the encoder, without labels."""
     users: Count = 400
-    """Pseudo-users whose labelled texts are trained on under each mechanism."""
+    """Number of pseudo-users whose labelled texts train the classifier under each mechanism."""
     texts_per_user: float = Field(15.0, ge=1, le=1e6)
-    """Mean number of texts of a pseudo-user."""
+    """Mean number of texts per pseudo-user."""
     spread: float = Field(2.0, ge=0, le=1e6)
-    """Standard deviation of that number; each user has one text or more."""
+    """Standard deviation of the number of texts per pseudo-user; each pseudo-user has at least one text."""
     encoder: EncoderShape = EncoderShape()
-    """The encoder."""
+    """Shape of the encoder, or its folder."""
     pretraining: Recipe = PRETRAINING
-    """How the encoder is pre-trained to fill in masked tokens; each text is masked anew once per epoch."""
+    """Recipe of the pre-training, in which the encoder predicts masked tokens. heldin masks each text again in each
+    epoch.
+    """
     finetune: Recipe = FINETUNE
-    """How the classifier is trained under a mechanism."""
+    """Recipe of the training of the classifier, for all mechanisms."""
     contenders: dict[str, Contender] = Field(min_length=1)
-    """The mechanisms by name."""
+    """The mechanisms to compare, by name."""
 
     @model_validator(mode="before")
     @classmethod
