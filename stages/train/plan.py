@@ -33,6 +33,7 @@ from heldin.words.statement import Statement, joined
 if TYPE_CHECKING:
     from heldin.stages.sides.data import RunData
 
+LEAST_BANDS = 8  # from which momentum was measured to be better than Adam (docs/users.md); with 2 it was not
 _MADE_OF_TEXTS = frozenset({"words", "spacy"})
 
 
@@ -167,7 +168,7 @@ def fit_lines(mechanism: Mechanism, fit: PlanFit) -> list[str]:
 def optimizer_lines(config: RunConfig, mechanism: Mechanism) -> list[str]:
     """Return advice if the optimizer can lose what banded noise saves."""
     optimizer = config.finetune.optimizer
-    if mechanism.sampler.groups == 1 or optimizer is Optimizer.SGD:
+    if mechanism.sampler.groups < LEAST_BANDS or optimizer is Optimizer.SGD:
         return []
     return [
         f"banded noise: {optimizer} divides by the size of each step's noisy gradient, and banded noise has more noise"
