@@ -2,8 +2,7 @@
 
     python examples/qlora.py planted/training/train.jsonl base-model adapter --epochs 3
 
-The script is made for a GPU; bitsandbytes also runs on a CPU, but slowly. Audit with --dtype nf4, to score the model in
-its training precision.
+The script is for a GPU; on a CPU bitsandbytes is slow. To score the model in its training precision, use --dtype nf4.
 """
 
 import argparse

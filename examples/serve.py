@@ -2,9 +2,7 @@
 
     python examples/serve.py model --name tuned --port 8000
 
-Then audit the served model:
-
-    heldin audit-planted planted --endpoint http://localhost:8000/v1 --model tuned --set tokenizer=model
+Then: heldin audit-planted planted --endpoint http://localhost:8000/v1 --model tuned --set tokenizer=model
 
 For large models, use vLLM (vllm serve model --served-model-name tuned), which answers in the same way.
 """

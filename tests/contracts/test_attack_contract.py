@@ -21,6 +21,7 @@ from heldin.models.logprobs import score_texts
 from heldin.models.score_cache import ScoreCache
 from heldin.models.token_scores import TokenScores
 from heldin.testing.attacks import check_attack
+from tests.refusals import refused
 
 every_attack = pytest.mark.parametrize("attack", list(map(get_attack, ATTACKS.ours)), ids=list(ATTACKS.ours))
 OF_TEXTS = [its for its in map(get_attack, ATTACKS.ours) if not isinstance(its, JointAttack)]
@@ -205,9 +206,7 @@ def test_an_aggregation_is_that_of_numpy_and_ignores_order(aggregation):
 @every_aggregation
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_a_score_that_is_not_finite_names_its_user(aggregation, value):
-    with pytest.raises(
-        InputError, match=r"attack 'x': score number 2 of 2 is (nan|inf). Every user needs a finite score"
-    ):
+    with refused(naming=("'x'", "2 of 2", value)):
         lift_to_users("x", {"ann": [1.0], "bob": [value]}, aggregation)
 
 
