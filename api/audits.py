@@ -298,8 +298,7 @@ def audit_model(
     curves = [claim.label for claim in claims_of(claims) if claim.is_curve]
     if curves:
         raise InputError(
-            f"claims has {curves[0]}, which comes from a plan. Give the plan's file as plan= instead: the audit keeps"
-            " a copy of the file"
+            f"claims has {curves[0]}, and this claim comes from a plan: give the file of the plan as plan= instead"
         )
     # A single name is a sequence too, of its letters.
     references = [reference] if isinstance(reference, str | Path) else reference

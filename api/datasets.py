@@ -19,7 +19,8 @@ def folder_of(source: Any) -> Path:
     """
     if not hasattr(source, "num_rows"):
         raise InputError(
-            "a streamed dataset cannot be read here: save the dataset to a file, or give its hub name in a config"
+            "a streamed dataset cannot be read here: save the dataset to a file, or give the hub name of the"
+            " dataset in a config"
         )
     folder = cache_directory() / "datasets" / text_sha256(str(source._fingerprint))[:24]
     keep_in_use(folder.parent)

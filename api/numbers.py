@@ -55,7 +55,7 @@ def _claim_of(claim: Stated) -> Claim:
     try:
         epsilon, delta = map(float, claim)
     except (TypeError, ValueError):
-        raise InputError(f"claims has {claim!r}, which is not a claim: {_FORM}") from None
+        raise InputError(f"{claim!r} in claims is not a claim: {_FORM}") from None
     return stated_claim(epsilon, delta)
 
 
@@ -122,17 +122,22 @@ def bound(
     if not isinstance(design.get("thresholds", ()), Sequence):
         raise InputError(f"thresholds is {design['thresholds']!r}: give a list of numbers")
     if np.ma.isMaskedArray(scores) or np.iscomplexobj(scores):
-        raise InputError("scores is a masked array, which hides some users: give plain real numbers, one for each user")
+        raise InputError(
+            "scores is a masked array, so some users are hidden: give plain real numbers, one for each user"
+        )
     try:
         values, held_in = np.asarray(scores, dtype=np.float64), np.asarray(member)
     except (TypeError, ValueError) as error:
-        raise InputError(f"scores must be numbers, one for each user ({error})") from None
+        raise InputError(f"scores are not numbers ({error}): give one number for each user") from None
     if not values.size:
         raise InputError("scores is empty: give one score for each user")
     # Converted to bool, a NaN, a 2 or the text "False" would all become held in, and a label lost in silence moves a
     # bound.
     if held_in.dtype != np.bool_ and not np.isin(held_in, (0, 1)).all():
-        raise InputError("member must be True or 1 (a member), or False or 0 (a non-member): give one for each score")
+        raise InputError(
+            "member has another value than True or 1 (member) and False or 0 (non-member): give one of these"
+            " values for each score"
+        )
     names = None if users is None else tuple(map(str, users))
     labelled = LabelledScores(values, held_in.astype(np.bool_), names)
     # The coins are certified on the caller's word, and the judgement says so: heldin did not flip them

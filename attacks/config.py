@@ -138,7 +138,10 @@ class AttackConfig(Section):
                 raise ValueError(f"unknown aggregation '{name}': choose from {', '.join(AGGREGATIONS)}")
         # An attack that leads but is not run has no scores to judge.
         if self.primary not in self.names:
-            raise ValueError(f"primary attack '{self.primary}' is not in names: add it, or choose another")
+            raise ValueError(
+                f"primary attack '{self.primary}' is not in names: add this attack to names, or choose another"
+                " primary attack"
+            )
         if not self.aggregations:
             raise ValueError("aggregations is empty: give at least one")
         return self
@@ -150,7 +153,7 @@ class AttackConfig(Section):
         at_level = {name: get_attack(name).access for name in self.names}
         idle = next((name for name, level in at_level.items() if level not in self.access), None)
         if idle is not None:
-            raise ValueError(f"names has '{idle}', which is an attack at level {at_level[idle]}: add it to access")
+            raise ValueError(f"attack '{idle}' in names is at level {at_level[idle]}: add this level to access")
         without = next((level for level in self.access if level not in at_level.values()), None)
         if without is not None:
             raise ValueError(
@@ -186,8 +189,8 @@ class AttackConfig(Section):
             )
         if self.shadow_models % 2:
             raise ValueError(
-                f"shadow_models is {self.shadow_models}, but each user is in half of the shadow models. Give an even"
-                " number, at least 8 for a useful result, or 0 for none"
+                f"shadow_models is {self.shadow_models}, but heldin trains half of these models on each user: give"
+                " an even number (8 or more for a useful result), or 0 for no shadow models"
             )
         return self
 

@@ -201,18 +201,18 @@ class UserScores:
     def __post_init__(self) -> None:
         if self.values.shape != (len(self.users),):
             raise InputError(
-                f"attack '{self.attack}' gave {self.values.size} scores for {len(self.users)} users: it must give one"
+                f"attack '{self.attack}' gave {self.values.size} scores for {len(self.users)} users: return one"
                 " score for each user"
             )
         # A user is the unit: two scores would count one coin twice.
         if len(set(self.users)) != len(self.users):
-            raise InputError(f"attack '{self.attack}' gave one user two scores: it must give one score for each user")
+            raise InputError(f"attack '{self.attack}' gave one user two scores: return one score for each user")
         # Refused, not filtered out: a dropped user would change n between attacks, and not at random.
         bad = np.flatnonzero(~np.isfinite(self.values))
         if bad.size:
             raise InputError(
-                f"attack '{self.attack}': score number {bad[0] + 1} of {self.values.size} is {self.values[bad[0]]}."
-                " Give every user a finite score, because no user may be left out"
+                f"attack '{self.attack}': score number {bad[0] + 1} of {self.values.size} is"
+                f" {self.values[bad[0]]}. Return a finite score for every user"
             )
 
     def of(self, users: Sequence[str]) -> NDArray[np.float64]:
@@ -222,8 +222,8 @@ class UserScores:
         missing = [user for user in users if user not in row]
         if missing:
             raise InputError(
-                f"attack '{self.attack}' gave no score for {len(missing)} of {len(users)} users: it must score every"
-                " user"
+                f"attack '{self.attack}' gave no score for {len(missing)} of {len(users)} users: return a score"
+                " for every user"
             )
         return self.values[[row[user] for user in users]]
 
@@ -242,7 +242,7 @@ def lift_to_users(attack: str, statistics: Mapping[str, Sequence[float]], aggreg
         raise InputError(f"unknown aggregation '{aggregation}': choose from {', '.join(AGGREGATIONS)}")
     empty = next((user for user, values in statistics.items() if not len(values)), None)
     if empty is not None:
-        raise InputError(f"attack '{attack}': user '{empty}' has no text to score")
+        raise InputError(f"attack '{attack}': user '{empty}' has no text to score. Leave this user out")
     values = np.array([value for of_user in statistics.values() for value in of_user], dtype=np.float64)
     # (users,): where each user's texts begin among all texts
     starts = np.cumsum([0, *map(len, statistics.values())])[:-1]

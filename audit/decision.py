@@ -99,11 +99,12 @@ class DecisionConfig(Section):
             if self.redraws < needed:
                 raise ValueError(
                     f"{self.redraws} redraws are too few to reach {name} {getattr(self, name):g}: give at least"
-                    f" {needed}"
+                    f" {needed} redraws"
                 )
         if self.tpr <= self.fpr:
             raise ValueError(
-                f"tpr {self.tpr:g} is not above fpr {self.fpr:g}, which guessing alone reaches: raise tpr above fpr"
+                f"tpr {self.tpr:g} is not above fpr {self.fpr:g}, so guessing alone reaches this tpr: raise tpr"
+                " above fpr"
             )
         return self
 

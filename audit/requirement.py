@@ -34,7 +34,9 @@ class RequirementConfig(Section):
         if (self.at_most is None) == (self.at_least is None):
             raise ValueError("give either at_most or at_least")
         if self.limit not in (None, "upper" if self.at_most is not None else "lower"):
-            raise ValueError("limit does not fit: use upper with at_most, and lower with at_least")
+            raise ValueError(
+                "limit contradicts at_most or at_least: set limit to upper with at_most, and to lower with at_least"
+            )
         return self
 
     def requirement(self) -> "Requirement":

@@ -125,7 +125,7 @@ def is_whole(path: Path, made_from: str | None = None, say: Callable[[str], obje
     """Return whether an artefact can be read. Call ``say`` if the artefact exists but was changed."""
     state = state_of(path, made_from)
     if state in (State.CHANGED, State.UNLISTED):
-        say(f"'{path}' is damaged or was changed: heldin makes it again")
+        say(f"'{path}' is damaged or was changed, so heldin makes this file again")
     return state is State.WHOLE
 
 
@@ -201,8 +201,8 @@ def unstamped(document: dict[str, Any], path: Path, remedy: str, schema: int = 1
         by, other = (f"heldin {writer}", f", or use heldin {writer}") if known else ("an unknown version of heldin", "")
         number = read if type(read) is int else "none"
         raise OtherSchemaError(
-            f"'{path}' was written by {by} with schema version {number}, and this heldin reads schema version {schema}:"
-            f" {remedy}{other}"
+            f"'{path}' was written by {by} with schema version {number}, but this heldin reads schema version"
+            f" {schema}: {remedy}{other}"
         )
     return {name: value for name, value in document.items() if name not in (_SCHEMA, _WRITER)}
 
@@ -283,8 +283,8 @@ def require_not_purged(folder: Path) -> None:
     except (ValueError, KeyError, TypeError):
         when = "at an unknown time, because its mark is damaged"
     raise InputError(
-        f"'{folder}' was purged ({when}), which removed its keys, ledger and scores. Nothing in this folder can be"
-        " recomputed or continued: start again in a new folder"
+        f"'{folder}' was purged ({when}), so keys, ledger and scores are gone. heldin can neither recompute nor"
+        " continue this folder: start again in a new folder"
     )
 
 

@@ -72,8 +72,8 @@ def clear(chosen: Sequence[CachePart]) -> int:
                 locks.enter_context(one_process_at_a_time(part.path))
             except InputError as error:
                 raise InputError(
-                    f"'{part.path}' is in use by {_user_of(part.path)}, and nothing was removed: wait for that"
-                    " process, or end it"
+                    f"'{part.path}' is in use by {_user_of(part.path)}, so heldin removed nothing: wait until this"
+                    " process ends, or stop the process"
                 ) from error
         for part in present:
             # In the same folder, so that renaming is one step of the file system and never a copy.

@@ -113,10 +113,14 @@ class Family(Generic[KindClass]):
         try:
             kind_class = _attribute(target)
         except Exception as error:  # whatever somebody else's module does when it is imported
-            raise InputError(f"{self.name}: '{name}' cannot be imported: {type(error).__name__}: {error}") from error
+            raise InputError(
+                f"{self.name}: '{name}' cannot be imported ({type(error).__name__}: {error}). Repair or reinstall"
+                " its package"
+            ) from error
         if not (inspect.isclass(kind_class) and issubclass(kind_class, self.contract)):
             raise InputError(
-                f"{self.name}: '{name}' is not a subclass of {_address(self.contract)}: derive it from this class"
+                f"{self.name}: '{name}' is not a subclass of {_address(self.contract)}: derive the class from"
+                f" {_address(self.contract)}"
             )
         if missing := getattr(kind_class, "__abstractmethods__", None):
             raise InputError(f"{self.name}: '{name}' lacks {', '.join(sorted(missing))}: define each of these methods")
@@ -215,7 +219,9 @@ def _sha256_of(modules: Sequence[str]) -> str:
             try:
                 content = path.read_bytes()
             except OSError as error:  # of a module that was loaded before its file went
-                raise InputError(f"module '{module}': '{path}' cannot be read: install its package again") from error
+                raise InputError(
+                    f"module '{module}': '{path}' cannot be read: install the package of this module again"
+                ) from error
             # With both lengths: no file's end can be taken for another's beginning.
             digest.update(f"{len(name)} {len(content)} {name}".encode() + content)
     return digest.hexdigest()

@@ -314,7 +314,7 @@ def evaluate(
     """
     if delta is None:
         if not claims:
-            raise InputError("delta is missing: give --delta, below 1 / number of users, or a claim with a delta")
+            raise InputError("delta is missing: give --delta (below 1 / number of users), or a claim with a delta")
         delta = claims[0].delta
     check_delta(delta, 1)
     if not all(math.isfinite(t) for t in design.thresholds):

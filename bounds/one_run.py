@@ -75,7 +75,7 @@ def guess(labelled: LabelledScores, made: int, *, tie_seed: int = 0) -> Guesses:
     """
     m = labelled.scores.size
     if not 1 <= made <= m:
-        raise InputError(f"{made} guesses on {m} users: choose between 1 and {m} guesses")
+        raise InputError(f"{made} guesses on {m} users are impossible: choose from 1 to {m} guesses")
     # Ties are broken in a random order, independent of membership: by row, a file sorted by membership would decide.
     shuffled = np.random.default_rng(tie_seed).permutation(m)
     order = shuffled[np.argsort(labelled.scores[shuffled], kind="stable")]  # lowest score first
@@ -104,7 +104,9 @@ def paid_tries(users: int, made: int | None = None, alpha: float = 0.05, attacks
     """
     level = check_alpha(alpha, attacks)
     if made is not None and not 1 <= made <= users:
-        raise InputError(f"{made} guesses registered on {users} users: choose between 1 and {users} guesses")
+        raise InputError(
+            f"{made} registered guesses on {users} users are impossible: register from 1 to {users} guesses"
+        )
     most = users if made is None else made
     # With no leak at all (epsilon 0) all r guesses are right with probability 2^-r.
     if 0.5**most > level:

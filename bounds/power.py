@@ -150,8 +150,8 @@ def power(
     check_delta(delta, 1)
     if users > LARGEST:
         raise InputError(
-            f"{users} users: power is computed for at most {LARGEST} users. Give {LARGEST}, because more"
-            " users would certify hardly more"
+            f"heldin computes power for at most {LARGEST} users, but {users} were given: give {LARGEST}, because"
+            " more users would certify hardly more"
         )
     mu = attack_mu(auroc)
     tries = one_run.paid_tries(users, alpha=alpha)

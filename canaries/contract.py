@@ -271,6 +271,6 @@ def check_enough_users(specs: Sequence[CanaryConfig], users: int) -> None:
     asked = sum(spec.count() or 0 for spec in specs if spec.replaces_users)
     if asked and asked > users - LEAST_REAL_USERS:
         raise InputError(
-            f"canaries: {asked} real users would become canary users, but only {users} users pass corpus.users, and"
-            f" {LEAST_REAL_USERS} of them must stay real. Lower users, lengths or documents"
+            f"canaries: {asked} real users would become canary users, but only {users} users pass corpus.users,"
+            f" and {LEAST_REAL_USERS} users must stay real. Lower users, lengths or documents"
         )

@@ -37,7 +37,7 @@ def different(write: Callable[[], list[str]], count: int, subject: str) -> list[
         texts |= dict.fromkeys(text for text in write() if not blank(text))
         if len(texts) >= count:
             return list(texts)[:count]
-    raise InputError(f"only {len(texts)} of {count} different {subject} could be made: raise the number of tokens")
+    raise InputError(f"heldin could make only {len(texts)} of {count} different {subject}: raise the number of tokens")
 
 
 def blank(text: str) -> bool:

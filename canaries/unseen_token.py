@@ -155,8 +155,8 @@ def unseen_token_users(
         free = candidates if spoken is None else [token for token in candidates if token not in spoken]
         if spoken is not None and len(free) < signature_tokens:
             raise InputError(
-                f"{len(candidates)} unseen tokens are too few to give each of {len(names)} unseen-token canary users"
-                f" {signature_tokens} tokens of its own. Lower users or signature_tokens, or leave disjoint out"
+                f"{len(candidates)} unseen tokens are too few for {len(names)} unseen-token canary users with"
+                f" {signature_tokens} separate tokens each. Lower users or signature_tokens, or leave disjoint out"
             )
         own = first_new(functools.partial(signature, tokenizer, free, signature_tokens, dice), taken)
         if own is None:

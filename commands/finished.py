@@ -58,7 +58,7 @@ def report(
         # Names are read from owner-only files: the record has none that this could print.
         exposed = exposed_members(run)
         if not exposed:
-            raise InputError(f"no real user was audited in '{run}', so --people has nobody to list")
+            raise InputError(f"no real user was audited in '{run}', so --people has nobody to list: leave out --people")
         rows = [asdict(user) for user in exposed[:most]]
         typer.echo(json_text({"users": len(exposed), "people": rows}) if json else people_table(exposed, most))
         return

@@ -66,9 +66,7 @@ class CorpusConfig(Section):
         Raises InputError if sentences are requested and rows are turns.
         """
         if reading.has_turns and self.text_unit == "sentence":
-            raise InputError(
-                "corpus.text_unit: sentence cuts texts, but the rows are turns: leave corpus.text_unit out"
-            )
+            raise InputError("'text_unit: sentence' cuts texts, but the rows are turns. Leave corpus.text_unit out")
         source = (self.source.reading(reading.columns) if reading.has_turns else self.source).source()
         if (origin := SOURCES.origin(self.source.kind)) is not None:
             source = OfPackage(source, origin)

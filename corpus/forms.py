@@ -245,7 +245,9 @@ class Chat:
         try:
             rendered = self.template.text(self._two(_USER, _ASSISTANT))
         except ValueError as error:
-            raise InputError(f"the chat template fails on a made-up conversation of two turns: {error}") from error
+            raise InputError(
+                f"the chat template fails on a made-up conversation of two turns ({error}): correct the template"
+            ) from error
         before, user, rest = rendered.partition(_USER)
         between, assistant, after = rest.partition(_ASSISTANT)
         if not (user and assistant and between):
@@ -274,7 +276,7 @@ def _text(row: Row, column: str) -> str:
 def _read(document: Document, most: int, part: str) -> Document:
     """Return the document. Raises ValueError if no part that counts begins within the characters that are read."""
     if not any(begin < min(end, most) for begin, end in document.spans):
-        raise ValueError(f"{part} is not in the first {most:,} characters, which the attack reads")
+        raise ValueError(f"{part} is not in the first {most:,} characters, and the attack reads only these characters")
     return document
 
 

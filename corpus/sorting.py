@@ -142,8 +142,9 @@ def refuse_repeated_ids(database: duckdb.DuckDBPyConnection) -> None:
 def say_repeated(number: int, times: int, where: str = "") -> InputError:
     """Return the error for ``number`` repeated ids, one of which occurs ``times`` times."""
     return InputError(
-        f"{counted(number, 'record id')} given more than once, one of them {times} times{where}. Ids must be unique,"
-        " because no record may be in both groups: name another id column, or none to number the records"
+        f"{counted(number, 'record id')} given more than once, one of them {times} times{where}. No record may be"
+        " in both groups, so ids must be unique: name another id column, or give none, and heldin numbers the"
+        " records"
     )
 
 

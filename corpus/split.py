@@ -69,7 +69,7 @@ def check_pool(users: int, size: int | None) -> None:
     if size is not None and size > users:
         raise InputError(f"audit_pool is {size}, but only {users} users have enough records: lower audit_pool")
     if (pool := users if size is None else size) < 2:
-        raise InputError(f"the audit has {pool} user(s): give at least 2, and 100 for a useful result")
+        raise InputError(f"the audit has {pool} user(s): give at least 2 users (100 for a useful result)")
 
 
 def assign(pool: Sequence[str], *, assignment: SplitRule, key: bytes) -> dict[str, Role]:

@@ -218,7 +218,9 @@ class CorpusStore(Corpus):
         users.
         """
         if users > len(self.users):
-            raise InputError(f"cannot sample {users} users: the corpus has only {len(self.users)}")
+            raise InputError(
+                f"cannot sample {users} users, because the corpus has only {len(self.users)}: sample fewer users"
+            )
         chosen = generator.choice(len(self.users), size=users, replace=False, shuffle=False)
         sampled = []
         for i in chosen:

@@ -116,7 +116,7 @@ class ClipKind(Choice):
 
     def of_units(self) -> "UnitClip":
         """Return this clip. Raises InputError unless each unit's gradient is clipped separately."""
-        raise InputError(f"clip '{self._name()}' does not clip each unit by itself: use flat or normalised")
+        raise InputError(f"clip '{self._name()}' does not clip each unit separately: use flat or normalised")
 
     def of_filter(self) -> "ConcentrationFilter":
         """Return this clip. Raises InputError unless it leaves units out."""
@@ -328,9 +328,7 @@ class DataStep(Choice):
     def _consistent(self) -> "DataStep":
         # What looks at one record only looks at one user only, so that a record-local step is user-local too.
         if self.record_local and not self.user_local:
-            raise ValueError(
-                f"data step {self.name} is declared record-local but not user-local: declare it user-local too"
-            )
+            raise ValueError(f"data step {self.name} is declared record-local but not user-local: declare both")
         return self
 
 

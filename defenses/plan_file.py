@@ -197,8 +197,8 @@ def _require_keys(path: Path, name: str, stated: Mapping[str, Any], expected: Co
     unknown, missing = sorted(set(stated) - set(expected)), sorted(set(expected) - set(stated))
     if unknown or missing:
         raise InputError(
-            f"{path}: {name} has unknown keys {unknown} and missing keys {missing}, so the file was changed: copy"
-            " plan.json from the run folder again"
+            f"{path}: {name} has unknown keys {unknown} and missing keys {missing}, so somebody changed the file:"
+            " copy plan.json from the run folder again"
         )
 
 

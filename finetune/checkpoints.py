@@ -99,10 +99,10 @@ def newest_state(folder: Path, say: Callable[[str], object] = lambda _: None) ->
     for path in states:
         if state_of(path) is State.WHOLE:
             return path
-        say(f"checkpoint '{path}' is damaged or was changed: training continues from the checkpoint before")
+        say(f"checkpoint '{path}' is damaged or was changed: training continues from the previous checkpoint")
     if states:
         raise InputError(
-            f"every checkpoint in '{folder}' is damaged or was changed: restore one, or start a new run folder"
+            f"every checkpoint in '{folder}' is damaged or was changed: restore a checkpoint, or start a new run folder"
         )
     return None
 
@@ -171,15 +171,15 @@ def read_state(folder: Path) -> tuple[TrainingState, dict[str, Any]]:
 def damaged(state: Path) -> InputError:
     """Return the error for an unreadable state."""
     return InputError(
-        f"checkpoint '{state}' is damaged: remove this checkpoint, and the run continues from the checkpoint before"
+        f"checkpoint '{state}' is damaged: remove this checkpoint, and the run continues from the previous checkpoint"
     )
 
 
 def of_another_job(state: Path) -> InputError:
     """Return the error for a state of another job."""
     return InputError(
-        f"'{state}' is a checkpoint of another job. Its corpus, membership, base model or recipe differ from this"
-        " run's, or another version of heldin began it: use a new run folder"
+        f"'{state}' is a checkpoint of another job (other corpus, membership, base model or recipe) or of another"
+        " version of heldin: use a new run folder"
     )
 
 
@@ -191,7 +191,8 @@ def finished_state(folder: Path) -> TrainingState:
     newest = newest_state(folder)
     if newest is None:
         raise InputError(
-            f"'{folder}' has no undamaged checkpoint of a finished run: restore one from a backup, or run again"
+            f"'{folder}' has no undamaged checkpoint of a finished run: restore a checkpoint from a backup, or"
+            " repeat the run"
         )
     return read_state(newest)[0]
 

@@ -66,7 +66,7 @@ def layer_saliency(
         ResumableError: a single record does not fit into memory.
     """
     if not users:
-        raise InputError("the layers are picked by public users, but there are none: widen model.saliency")
+        raise InputError("public users pick the layers, but there are no public users: widen model.saliency")
     whole = on_every_layer(recipe)
     assert whole.lora is not None
     plain = replace(whole, lora=replace(whole.lora, targets="all-linear", dropout=0.0, modules_to_save=(), dora=False))
@@ -107,8 +107,8 @@ def _gradient_sums(
         advance(len(some))
     if not measured:
         raise InputError(
-            "the loss of no public user has a finite gradient, so no layer can be picked: check the base model and the"
-            " texts in model.saliency"
+            "no public user's loss has a finite gradient, so heldin cannot pick layers: check the base model and"
+            " the texts in model.saliency"
         )
     return {name: gradient / measured for name, gradient in total.items()}
 

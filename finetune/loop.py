@@ -144,8 +144,8 @@ def train(
 def _require_possible(sequences: Sequence[Tokens], recipe: Recipe, chooses: bool) -> None:
     if not sequences:
         raise InputError(
-            "the held-in users have no record left to train on after set-asides, caps and data defenses: loosen one"
-            " of these, or add records"
+            "members have no record left to train on after set-asides, caps and data defenses: loosen one of"
+            " these, or add records"
         )
     if recipe.looks_at_validation and not chooses:
         raise InputError(

@@ -99,8 +99,9 @@ class Passes:
                     self.splits = True  # one unit: its gradient is summed over passes, and clipped as one after that
                 if largest(self.most) >= failed:
                     raise ResumableError(
-                        f"out of memory at {failed} record{'s'[: failed > 1]} in one pass, which cannot be split:"
-                        " lower finetune.sequence_length, set finetune.checkpointing, or use a smaller model"
+                        f"out of memory at {failed} record{'s'[: failed > 1]} in one pass, and heldin cannot split"
+                        " this pass: lower finetune.sequence_length, set finetune.checkpointing, or use a smaller"
+                        " model"
                     ) from error
             else:
                 if self.most != before:
@@ -108,7 +109,7 @@ class Passes:
                     how = ", and a larger unit takes several passes" if self.splits else ""
                     self.say(
                         f"out of memory at {before} records in one pass: {self.most} fit{how}, and training"
-                        " continues with these passes; the mechanism is the same"
+                        " continues with smaller passes. The mechanism stays the same"
                     )
                 return result
             # Out here, where the error is gone: its traceback would keep the failed pass's tensors.

@@ -97,7 +97,7 @@ def spread(model: PreTrainedModel, recipe: Recipe, device: torch.device | None =
             "finetune.lora trains few weights" if recipe.lora else "the optimizer Adafactor looks at whole matrices"
         )
         raise InputError(
-            f"{obstacle}, but finetune.shard needs a model that is trained whole, element by element: leave"
+            f"{obstacle}, but finetune.shard needs a training that updates all weights element by element: leave"
             " finetune.shard out"
         )
     if number := next((name for name, p in model.named_parameters() if p.dim() == 0), None):

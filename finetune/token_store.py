@@ -148,8 +148,8 @@ def token_store(
             ) from error
         if kept != origin:
             raise InputError(
-                f"'{folder}' has the tokens of other records, another tokenizer or another finetune.sequence_length:"
-                " use a new run folder"
+                f"'{folder}' has the tokens of other records, of another tokenizer or of another"
+                " finetune.sequence_length: use a new run folder"
             )
         return tokens
     kind = np.dtype(_TYPES[vocabulary > 2**16])

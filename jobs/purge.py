@@ -129,7 +129,7 @@ def purge(folder: Path, keep: Collection[str]) -> Purged:
     with one_process_at_a_time(folder):
         for place in plan.folders:
             if place != folder and is_held(place):
-                raise InputError(f"a process is working on '{place}': wait for this process, or stop it")
+                raise InputError(f"a process is working on '{place}': wait for this process, or stop this process")
         now = datetime.now(UTC).isoformat(timespec="seconds")
         for place in plan.folders:
             # First: a folder with a part of its secrets is no folder to go on with.

@@ -148,7 +148,7 @@ def _membership(folder: Path, record: Record) -> dict[str, bool]:
         raise InputError(f"'{folder}' has no ledger, so members are unknown: {remedy_of_ledger(folder / 'ledger')}")
     # Another set may have been planted where this one was.
     if record.kind == "planted" and ledger.commitment() != record.split.ledger_commitment:
-        raise InputError(f"'{folder}' has another ledger than the ledger of this audit: restore the ledger")
+        raise InputError(f"the ledger in '{folder}' is not the ledger of this audit: restore the ledger")
     if record.split.audited == "canaries":
         return ledger.membership()
     # Canary users are made to be found: among real users they would raise the bounds about those.

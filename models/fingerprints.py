@@ -214,7 +214,9 @@ def _tensors_in(folder: Path) -> Iterator[tuple[str, torch.Tensor]]:
                 for name in file.keys():  # noqa: SIM118 - no mapping
                     yield name, file.get_tensor(name)
         except (SafetensorError, OSError) as error:
-            raise InputError(f"'{path}' cannot be read: {error}") from error
+            raise InputError(
+                f"'{path}' cannot be read ({error}): change the permissions, or copy the file again"
+            ) from error
 
 
 def _loaded(folder: Path) -> list[Path]:

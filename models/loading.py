@@ -74,7 +74,7 @@ class LanguageModel:
         if stated is None:
             raise InputError(
                 f"neither the config nor the tokenizer of '{self.name}' ({self.architecture}) states the context"
-                " length: give it with --set context=NUMBER"
+                " length: give the length with --set context=NUMBER"
             )
         return stated
 
@@ -206,9 +206,9 @@ def check_tokenizer(tokenizer: PreTrainedTokenizerBase, name: str, *, vocabulary
     # Fewer ids than embeddings are fine: models pad their embeddings to a round number.
     if highest >= vocabulary:
         raise InputError(
-            f"the tokenizer of '{name}' does not match the model: it has token ids up to {highest}, but the model has"
-            f" {vocabulary} embeddings. Copy tokenizer.json and tokenizer_config.json from the base model into the"
-            " model's folder. Or resize the embeddings, and save model and tokenizer again"
+            f"the tokenizer of '{name}' does not match the model: the tokenizer has token ids up to {highest}, but"
+            f" the model has {vocabulary} embeddings. Copy tokenizer.json and tokenizer_config.json from the base"
+            " model into the model's folder. Or resize the embeddings, and save model and tokenizer again"
         )
 
 

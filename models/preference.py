@@ -124,6 +124,6 @@ def preference_objective(name: PreferenceName, beta: float, label_smoothing: flo
         return DirectPreference(beta, label_smoothing)
     if label_smoothing:
         raise InputError(
-            f"finetune.label_smoothing is {label_smoothing}, but {name} has no label smoothing: leave it out"
+            f"finetune.label_smoothing is {label_smoothing}, but {name} has no label smoothing: leave this key out"
         )
     return OddsRatioPreference(beta)

@@ -82,11 +82,11 @@ def _require_packages(form: str, name: str) -> None:
         install, extra = " ".join(module.replace("_", "-") for module in lacking), ", in no extra of heldin"
     if lacking:
         raise InputError(
-            f"the weights of '{name}' are quantised ({form}), which needs {' and '.join(lacking)}{extra}: pip install"
+            f"the weights of '{name}' are quantised ({form}) and need {' and '.join(lacking)}{extra}: pip install"
             f" {install}, or give the same model in full precision"
         )
     if form in _NEEDS_GPU and not torch.cuda.is_available():
         raise InputError(
-            f"the weights of '{name}' are quantised ({form}), which needs a GPU, but torch finds none: give the same"
+            f"the weights of '{name}' are quantised ({form}) and need a GPU, but torch finds no GPU: give the same"
             " model in full precision"
         )

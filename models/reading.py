@@ -41,8 +41,8 @@ def text_config(config: Any) -> Any:
 def _reason(model: str, error: Exception) -> str:
     if _needs_code(model):
         return (
-            "it needs Python code of its own (auto_map in its config.json), but heldin runs no code of a model: save"
-            " it as a class of transformers"
+            "the model needs Python code from its folder (auto_map in config.json), but heldin runs no code of a"
+            " model: save the model as a class of transformers"
         )
     folder = Path(model)
     # In the order in which a model is read; a file that is no JSON at all comes first.

@@ -45,8 +45,8 @@ def sampled(
     """
     if lm.context <= asked.tokens + 1:
         raise InputError(
-            f"attack.sampling.tokens is {asked.tokens}, but the context of '{lm.name}' has {lm.context} tokens, which"
-            " leaves no room for the beginning of a text: lower attack.sampling.tokens"
+            f"attack.sampling.tokens is {asked.tokens}, but the context of '{lm.name}' has {lm.context} tokens, so"
+            " the beginning of a text has no room: lower attack.sampling.tokens"
         )
     keys = [request_key(prefix, asked, "samples", without=("likeliest",)) for prefix in prefixes]
 
@@ -222,8 +222,8 @@ def _drawn_tokens(lm: LanguageModel, rows: Sequence[Ids], uniform: torch.Tensor,
     cache = read.past_key_values
     if not hasattr(cache, "batch_repeat_interleave"):
         raise InputError(
-            f"'{lm.name}' ({lm.architecture}) cannot cache a text that it has read, so sampling would take hours:"
-            " leave level text out"
+            f"'{lm.name}' ({lm.architecture}) cannot cache the text that precedes a token, so sampling would take"
+            " hours: leave level text out"
         )
     cache.batch_repeat_interleave(asked.samples)
     mask, place = (tensor.repeat_interleave(asked.samples, 0) for tensor in (mask, places[:, -1:]))

@@ -156,7 +156,10 @@ class ScoreCache:
         try:
             yield
         except sqlite3.OperationalError as error:
-            why = f"cannot be used now ({error}): free disk space, or wait for other processes that write to it, and"
+            why = (
+                f"cannot be used now ({error}): free disk space, or wait for other processes that write to this"
+                " file, and"
+            )
             # By hand: heldin cache --clear leaves a cache alone that a process uses.
             if not (self._path.exists() and os.path.samestat(self._path.stat(), self._opened)):
                 why = "was removed while this command used it:"

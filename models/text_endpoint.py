@@ -215,7 +215,8 @@ class TextEndpoint:
             texts = written_in(answer)[: len(numbers)]
             if not texts:
                 raise InputError(
-                    f"endpoint model '{self.name}' answers without a text: check that it is a model that writes texts"
+                    f"endpoint model '{self.name}' answers without a text: check that the server has a model that"
+                    " writes texts"
                 )
             self.conduct.several_ignored += len(texts) < len(numbers)
             self.conduct.identities[_identity(answer)] += 1

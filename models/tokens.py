@@ -322,8 +322,8 @@ def scored_tokens_of(tokenizer: "PreTrainedTokenizerBase", documents: Iterable[P
 def _of_parted(tokenizer: "PreTrainedTokenizerBase", documents: Sequence[Parted]) -> Iterator[Tokens]:
     if not tokenizer.is_fast:
         raise InputError(
-            "parts of texts need a fast tokenizer, which reports the positions of tokens: give one, or score whole"
-            " texts"
+            "parts of texts need a fast tokenizer, because only a fast tokenizer reports the positions of tokens:"
+            " give a fast tokenizer, or score whole texts"
         )
     texts = [document.text for document in documents]
     with _all_cores(len(texts)):
@@ -368,7 +368,7 @@ def start_token(tokenizer: "PreTrainedTokenizerBase", name: str) -> int:
         if token is not None:
             return int(token)
     raise InputError(
-        f"the tokenizer of '{name}' has neither a beginning-of-text nor an end-of-text token: add one of them"
+        f"the tokenizer of '{name}' has neither a beginning-of-text nor an end-of-text token: add one of the two"
     )
 
 
@@ -397,6 +397,6 @@ def require_context(lm: "LanguageModel", tokens: int) -> None:
     # The last token is predicted and not read, so that the start token has its place.
     if tokens > lm.context:
         raise InputError(
-            f"prefix and suffix of the extraction have {tokens} tokens, but the context of '{lm.name}' has only"
+            f"extraction's prefix and suffix have {tokens} tokens, but the context of '{lm.name}' has only"
             f" {lm.context}: lower measures.extraction.prefix or suffix"
         )

@@ -300,7 +300,7 @@ def _evidence(audit: _Audit, folder: MeasureFolder, log: Path, before: PlantedFa
     )
     if before is not None and training is None:
         if before.training is not None:
-            raise InputError(f"'{log}' is missing or damaged, but the record is based on this log: restore it")
+            raise InputError(f"'{log}' is missing or damaged, but the record is based on this log: restore this file")
         # The log in the planted folder may have been another one since.
         fault = next((c.reasons[0] for c in before.conditions if c.reasons[0] in LOG_FAULTS), fault)
     control = audit.control()
@@ -421,4 +421,4 @@ def _take_folder(job: PlantedAudit, config: PlantConfig, out: Path, facts: Plant
     if record.planted is None or (record.planted.look, record.planted.planted) != (facts.look, facts.planted):
         changed = changed or "look"
     if changed:
-        raise InputError(f"'{out}' contains an audit whose '{changed}' differs: choose another --out")
+        raise InputError(f"'{out}' contains an audit with another '{changed}': choose another --out")

@@ -183,7 +183,7 @@ def unseen_rows(config: PlantConfig, source: TrainingSet) -> Iterator[Document]:
         if len(rows) == _FIRST:
             break
     if not rows:
-        raise InputError(f"unseen: '{config.unseen}' has no usable row. Give rows with the same columns")
+        raise InputError(f"unseen: '{config.unseen}' has no usable row. Give rows with the columns of the training set")
     for digest in keyed_order(seed_key(config.seed), "unseen rows", list(rows))[:MOST_ROWS]:
         yield rows[digest]
 
@@ -200,6 +200,6 @@ def read_unseen(ledger: Path, sha256: str | None) -> list[Document]:
         return []
     path = ledger / _FILE
     if not path.is_file() or file_sha256(path) != sha256:
-        raise InputError(f"'{path}' is missing or was changed: restore it, or plant again")
+        raise InputError(f"'{path}' is missing or was changed: restore this file, or plant again")
     kept = json.loads(path.read_text(encoding="utf-8"))
     return [document_of(document["text"], document["spans"], document["layout"]) for document in kept]

@@ -45,7 +45,7 @@ def look_at(out: Path, model: str, claims: Sequence[str], beside: str | None = N
     if max(audits, default=0) > len(taken):
         raise InputError(
             f"'{_path(out)}' does not list look {max(audits)}, although the audit of this look is in the folder:"
-            " restore it"
+            " restore this file"
         )
     now = Look(len(taken) + 1, model, tuple(claims), beside)
     return next((look for look in taken if replace(look, number=now.number) == now), now)
@@ -98,7 +98,7 @@ def _path(out: Path) -> Path:
 def _read(out: Path) -> dict[str, Any]:
     if not _path(out).is_file():
         return {"looks": [], "served": {}, "changed": []}
-    return read_document(_path(out), "restore it, or plant again")
+    return read_document(_path(out), "restore this file, or plant again")
 
 
 def _write(content: dict[str, Any], out: Path) -> None:

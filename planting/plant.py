@@ -188,7 +188,9 @@ def _write_training_set(
         with whole_directory(out / TRAINING) as temporary:
             sha256 = content_sha256(source.write(rows(), temporary, temporary / "sorting"))
             if content_sha256(source.path) != kept.sha256:
-                raise InputError(f"'{source.path}' changed while heldin read it: restore it, and run the command again")
+                raise InputError(
+                    f"'{source.path}' changed while heldin read the rows: restore this file, and run the command again"
+                )
     return sha256
 
 
@@ -231,9 +233,11 @@ def _take_folder(config: PlantConfig, out: Path) -> None:
         )
     require_plan(out)
     if finished and not (out / TRAINING / config.training.name).exists():
-        raise InputError(f"'{out / TRAINING}' is missing: restore it, or plant in another folder")
+        raise InputError(f"'{out / TRAINING}' is missing: restore this file, or plant in another folder")
     if finished and content_sha256(config.training) != copied(out / "ledger").sha256:
-        raise InputError(f"'{config.training}' was changed after coins were drawn for it: restore it, or plant again")
+        raise InputError(
+            f"'{config.training}' changed after heldin drew its coins: restore the training set, or plant again"
+        )
 
 
 def length_correlations(config: PlantConfig, source: TrainingSet, base: LanguageModel) -> dict[str, float]:

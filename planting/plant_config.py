@@ -204,7 +204,9 @@ class PlantConfig(MeasureKeys):
     @model_validator(mode="after")
     def _can_be_written(self) -> "PlantConfig":
         if self.format.field is not None:
-            raise ValueError("format.field: a planted file has no keys next to its rows. Write the rows as JSON lines")
+            raise ValueError(
+                "format.field: heldin plant writes only rows, without other keys. Write the training set as JSON lines"
+            )
         return self
 
     @model_validator(mode="after")
@@ -245,8 +247,8 @@ class PlantConfig(MeasureKeys):
                 raise ValueError(f"canaries: {section.kind} needs a column of text. Choose unseen_token or rare_phrase")
             if section.replaces_users and self.split.canaries_only:
                 raise ValueError(
-                    f"canaries: {section.kind} replaces real users, but canaries_only keeps all real users in. Choose"
-                    " another kind"
+                    f"canaries: {section.kind} replaces real users, but canaries_only keeps every real user in"
+                    " training. Choose another kind"
                 )
         return self
 

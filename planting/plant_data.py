@@ -120,11 +120,12 @@ def drawn_data(config: PlantConfig, manifest: Manifest, out: Path, reporter: Rep
     # Drawn anew under another key, coins would be chosen after the model was there, as often as somebody likes.
     if not (out / "ledger" / "ledger.json").is_file():
         raise InputError(
-            f"'{out / 'ledger'}' lacks its ledger, so the members are unknown: restore it from a backup, or plant again"
+            f"'{out / 'ledger'}' has no ledger, so members are unknown: restore the ledger from a backup, or plant"
+            " again"
         )
     data = planted_data(config, out, reporter, base)
     if data.ledger.commitment() != manifest.ledger:
-        raise InputError(f"'{out / 'ledger'}' is not the ledger of the manifest: restore it")
+        raise InputError(f"'{out / 'ledger'}' is not the ledger of the manifest: restore the ledger")
     return data
 
 

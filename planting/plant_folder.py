@@ -100,7 +100,7 @@ def require_models(out: Path, models: Mapping[str, str]) -> None:
     # Another reference gives other scores, and one that is chosen after the coins may be chosen by them.
     other = next((name for name, fingerprint in models.items() if sealed.get(name) != fingerprint), None)
     if other is not None:
-        raise InputError(f"'{other}' has changed since coins were drawn, but it is the reference model: restore it")
+        raise InputError(f"the reference model '{other}' changed after the coins were drawn: restore the model")
 
 
 def write_manifest(manifest: Manifest, out: Path, form: FormFacts | None, unseen: str | None) -> None:
@@ -153,8 +153,8 @@ def read_planted(out: Path) -> tuple[PlantConfig, Manifest]:
     require_plan(out)
     if seal.get("manifest") != file_sha256(out / MANIFEST):
         raise InputError(
-            f"'{out / MANIFEST}' and the ledger next to it do not match, so one of them was changed or exchanged:"
-            " restore it, or plant again"
+            f"'{out / MANIFEST}' and the ledger next to it do not match, so one of the two was changed or"
+            " exchanged: restore both, or plant again"
         )
     # Not damaged, since its hash is the one that was kept.
     content = json.loads((out / MANIFEST).read_text(encoding="utf-8"))
@@ -162,7 +162,7 @@ def read_planted(out: Path) -> tuple[PlantConfig, Manifest]:
     manifest = Manifest(**{**kept, "skipped": SkippedRows.model_validate(kept["skipped"])})
     # The manifest is the copy that others may hold.
     if manifest.plan != plan_hash(out):
-        raise InputError(f"'{out / CONFIG}' does not match the plan of the manifest: restore it, or plant again")
+        raise InputError(f"'{out / CONFIG}' does not match the plan of the manifest: restore this file, or plant again")
     require_models(out, {config.reference: manifest.reference})
     return config, manifest
 
@@ -173,7 +173,7 @@ def require_plan(out: Path) -> None:
     sealed = _read_seal(out)
     require_same_code([Origin.model_validate(kind) for kind in sealed.get("kinds", ())])
     if sealed.get("plan") != plan_hash(out):
-        raise InputError(f"'{out / CONFIG}' was changed after the coins were drawn: restore it, or plant again")
+        raise InputError(f"'{out / CONFIG}' was changed after the coins were drawn: restore this file, or plant again")
 
 
 def read_plant_config(out: Path) -> PlantConfig:

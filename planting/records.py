@@ -83,9 +83,9 @@ class Telling:
             return None
         # The name of a person who is in a canary row, and nowhere else, would say who is held out.
         return (
-            f"column {', '.join(map(repr, names))} names or numbers people, and canary rows copy it from rows of"
-            " other users, which would reveal these people. If it is an id, name it under 'columns'. Otherwise leave it"
-            f" out with columns: {{drop: [{', '.join(names)}]}}"
+            f"column {', '.join(map(repr, names))} names or numbers people. Canary rows copy columns from rows of"
+            " other users, and would reveal these people. Name an id column under 'columns'. Leave out another"
+            f" column with columns: {{drop: [{', '.join(names)}]}}"
         )
 
 
@@ -171,7 +171,7 @@ def _copied_before(path: Path, sha256: str, ledger: Path) -> Copied | None:
     if kept is None or kept.sha256 == sha256:
         return kept
     if (ledger / "ledger.json").is_file():
-        raise InputError(f"'{path}' was changed after coins were drawn for it: restore it, or plant again")
+        raise InputError(f"'{path}' changed after heldin drew its coins: restore this file, or plant again")
     return None
 
 

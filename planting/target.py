@@ -67,7 +67,7 @@ class PlantedAudit:
             require_model(self.model, self.adapter_base)
             if self.adapter_base is not None and not is_adapter(Path(self.model)):
                 raise InputError(
-                    f"--adapter-base '{self.adapter_base}': '{self.model}' is not the folder of an adapter. Leave"
+                    f"--adapter-base '{self.adapter_base}': '{self.model}' is not an adapter's folder. Leave"
                     " --adapter-base out"
                 )
 
@@ -117,13 +117,14 @@ def audited_run(job: PlantedAudit, config: PlantConfig, reporter: Reporter | Non
         return run
     if config.scored_part is not None and job.remote.tokenizer is None:
         raise InputError(
-            f"only {config.scored_part} is scored, and heldin needs a tokenizer to find it: give --tokenizer"
+            f"heldin scores only {config.scored_part}, and needs a tokenizer to find this part: give --tokenizer"
         )
     if run.attack.access != (Access.LOG_PROBABILITIES,):
         # The positive control and the name of a look both read losses, which a server of text does not give.
         raise InputError(
-            f"attack.access is {' and '.join(run.attack.access)}, but a planted audit behind an endpoint needs"
-            " log-probabilities: audit the weights (--model), or plant with attack.access log-probabilities alone"
+            f"attack.access is {' and '.join(run.attack.access)}, but a planted audit of an endpoint supports only"
+            " log-probabilities: audit the weights (--model), or set attack.access to log-probabilities only and"
+            " plant again"
         )
     # Which are left out depends on the endpoint alone, and on no coin.
     reporter = reporter or LineReporter(lambda line: None)

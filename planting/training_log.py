@@ -160,7 +160,7 @@ def read_segment(path: Path) -> Segment:
     try:
         return _SEGMENTS.validate_python(content)
     except ValidationError as error:
-        raise DamagedLogError(f"'{path}' is not a segment of a training log: restore it") from error
+        raise DamagedLogError(f"'{path}' is not a segment of a training log: restore this file") from error
 
 
 def read_log(folder: Path) -> tuple[tuple[Segment, ...], ...] | None:
@@ -175,22 +175,23 @@ def read_log(folder: Path) -> tuple[tuple[Segment, ...], ...] | None:
     for path in sorted(folder.glob("segment-*.json")):
         segment = read_segment(path)
         if path != segment_path(folder, segment.header.number, segment.header.process):
-            raise DamagedLogError(f"'{path}' contains a segment that does not match its name: restore it")
+            raise DamagedLogError(f"'{path}' contains a segment that does not match the file name: restore this file")
         starts.setdefault(segment.header.number, []).append(segment)
     if not starts:
-        raise DamagedLogError(f"'{folder}' contains no segment: restore it")
+        raise DamagedLogError(f"'{folder}' contains no segment: restore the folder")
     previous: dict[int, str] = {}
     for number in range(1, max(starts) + 1):
         members = {segment.header.process: segment for segment in starts.get(number, [])}
         expected = members[0].header.processes if 0 in members else 1
         lost = next((process for process in range(expected) if process not in members), None)
         if lost is not None:
-            raise DamagedLogError(f"'{segment_path(folder, number, lost)}' is missing: restore it")
+            raise DamagedLogError(f"'{segment_path(folder, number, lost)}' is missing: restore this file")
         for process, segment in sorted(members.items()):
             if segment.header.previous != previous.get(process, ""):
                 path = segment_path(folder, number, process)
                 raise DamagedLogError(
-                    f"'{path}' does not follow the previous segment, so a segment was removed or exchanged: restore it"
+                    f"'{path}' does not follow the previous segment, so a segment was removed or exchanged: restore"
+                    " the segment"
                 )
             previous[process] = segment.header.digest()
     return tuple(tuple(starts[number]) for number in sorted(starts))
@@ -288,7 +289,10 @@ def _at(segment: Segment, step: int, folder: Path) -> Checkpoint:
     kept = next((kept for kept in segment.checkpoints if kept.step == step), None)
     if kept is None:
         path = segment_path(folder, segment.header.number, segment.header.process)
-        raise DamagedLogError(f"'{path}' lacks the checkpoint of step {step}, which another process saved: restore it")
+        raise DamagedLogError(
+            f"'{path}' lacks the checkpoint of step {step}, although another process saved this checkpoint: restore"
+            " this file"
+        )
     return kept
 
 
@@ -298,9 +302,9 @@ def _reads(segment: Segment, kept: Checkpoint, folder: Path) -> Reads:
         with path.open("rb") as stream:
             content = stream.read(kept.reads * READ.itemsize)
     except OSError as error:
-        raise DamagedLogError(f"'{path}' cannot be read: restore it") from error
+        raise DamagedLogError(f"'{path}' cannot be read: restore this file") from error
     if hashlib.sha256(content).hexdigest() != kept.sha256:
-        raise DamagedLogError(f"'{path}' is damaged or was changed: restore it")
+        raise DamagedLogError(f"'{path}' is damaged or was changed: restore this file")
     return np.frombuffer(content, dtype=READ)
 
 

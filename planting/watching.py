@@ -320,7 +320,7 @@ def _training_set(planted: Path) -> str:
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise InputError(f"'{path}' is missing or damaged: give the folder that heldin plant wrote") from error
     if not training.exists():
-        raise InputError(f"'{training}' is missing: keep the training set next to its manifest")
+        raise InputError(f"'{training}' is missing: keep the training set next to the manifest")
     if content_sha256(training) != stated:
-        raise InputError(f"'{training}' is not the training set of the manifest: restore it")
+        raise InputError(f"'{training}' is not the training set of the manifest: restore this file")
     return stated

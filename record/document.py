@@ -39,7 +39,7 @@ from heldin.words.statement import Statement
 # Keys whose values are patterns of user names, wherever they stand in a config.
 _NAMES = {"include", "exclude"}
 _SECTIONS = ("users", "public_validation")  # set as a whole, they hold such patterns
-_AGAIN = "run the command that wrote it again"
+_AGAIN = "repeat the command that wrote this file"
 F = TypeVar("F", bound=Facts)
 Kind = Literal["run", "audit", "planted", "trainings"]
 
@@ -362,8 +362,8 @@ def read_record(path: Path, *, checked: bool = True) -> Record:
         # A damaged record has an error at every field that is missing; the first one says enough.
         first = error.errors()[0]
         raise InputError(
-            f"'{path}' is not a complete record ({'.'.join(map(str, first['loc']))}: {first['msg']}): run the command"
-            " that wrote it again"
+            f"'{path}' is not a complete record ({'.'.join(map(str, first['loc']))}: {first['msg']}): repeat the"
+            " command that wrote this file"
         ) from error
 
 

@@ -430,13 +430,12 @@ def write_sweep(result: SweepResult, folder: Path) -> None:
 def read_sweep(folder: Path) -> SweepResult:
     """Read the document. Raises InputError if it is missing, damaged, or written by another version."""
     path = folder / FILE
-    again = "run heldin sweep again, which continues"
+    again = "run heldin sweep again to continue"
     if not path.exists():
         if not (folder / "sweep.json").is_file():
             raise InputError(f"'{folder}' is not the folder of a sweep: give a folder that heldin sweep wrote")
         raise InputError(
-            f"the sweep in '{folder}' is not finished: wait for it, or run its command again (log.txt contains the"
-            " command)"
+            f"the sweep in '{folder}' is not finished: wait until the sweep ends, or repeat the command in log.txt"
         )
     content = read_document(path, again)
     try:

@@ -121,7 +121,7 @@ def write_without(config: RunConfig, rule: Rule, out: Path, reporter: Reporter) 
     pretrain, facts = config.model.pretrain, out.with_suffix(".json")
     if out.suffix != ".jsonl" or out.exists() or facts.exists():
         raise InputError(
-            f"--out '{out}': name a new file that ends in .jsonl; '{facts.name}' next to it has the counts"
+            f"--out '{out}': name a new file that ends in .jsonl, without an old '{facts.name}' next to this file"
         )
     if pretrain is None or pretrain.source is None:
         raise InputError("the config has no model.pretrain.source: set it to the public corpus to clean")
@@ -130,7 +130,8 @@ def write_without(config: RunConfig, rule: Rule, out: Path, reporter: Reporter) 
     if mechanism.unit != "none" and not mechanism.base_model_saw_protected:
         raise InputError(
             f"defense {config.defense.kind} would protect the texts that decide what is removed, but no accountant"
-            " covers that: set defense.base_model_saw_protected: true, which voids epsilon, or defense: {kind: none}"
+            " covers that: set defense.base_model_saw_protected: true (epsilon is then void), or defense: {kind:"
+            " none}"
         )
     source = pretrain.source
     reporter.say("fine-tuning corpus: reading")

@@ -66,9 +66,11 @@ class Finding(Section):
     @model_validator(mode="after")
     def _of_losses(self) -> "Finding":
         if self.beyond is not None and self.of != "loss":
-            raise ValueError("beyond: a difference of two differences can only be of losses")
+            raise ValueError(
+                "beyond: heldin compares two differences only of losses. Set of to loss, or leave beyond out"
+            )
         if self.share != 1.0 and (self.of != "gain" or self.beyond is not None):
-            raise ValueError("share: only gains can be compared by a share")
+            raise ValueError("share: only gains have a share. Set of to gain, or leave share out")
         if self.beyond is not None and not isinstance(self.against, str):
             raise ValueError("against: with beyond, give the name of a variant")
         if self.sizes and (self.beyond is None or self.expect != "more"):

@@ -15,7 +15,7 @@ def read_config(path: Path, extending: tuple[Path, ...] = ()) -> dict[str, Any]:
     Raises InputError for a file that is missing, is not a YAML mapping, or extends itself.
     """
     if not path.is_file():
-        named = f", which '{extending[-1]}' extends" if extending else ""
+        named = f", although '{extending[-1]}' extends this file" if extending else ""
         raise InputError(f"no such config: '{path}'{named}")
     # Resolved, or a circle by way of links or ``../`` would be followed for ever.
     if path.resolve() in [p.resolve() for p in extending]:

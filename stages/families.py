@@ -56,5 +56,5 @@ def require_kept_code(folder: Path) -> None:
         try:
             kinds = [Origin.model_validate(origin) for origin in read_json(path)["kinds"]]
         except (ValueError, KeyError, TypeError) as error:
-            raise InputError(f"'{path}' is damaged: restore it from a backup, or use a new folder") from error
+            raise InputError(f"'{path}' is damaged: restore this file from a backup, or use a new folder") from error
         require_same_code(kinds)

@@ -143,5 +143,5 @@ def _require_empty(out: Path, purpose: str, besides: Collection[str] = ()) -> No
     # a lone log is of a call that ended before it wrote anything: no reason to refuse the next
     if out.exists() and (not out.is_dir() or any(file.name not in (LOG, *besides) for file in out.iterdir())):
         article = "an" if purpose[0] in "aeiou" else "a"
-        is_what = "is not empty and contains no such" if out.is_dir() else f"is a file, and no folder for {article}"
+        is_what = "is not empty and contains no" if out.is_dir() else f"is a file, not a folder for {article}"
         raise InputError(f"'{out}' {is_what} {purpose}: choose another --out")

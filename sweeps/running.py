@@ -68,7 +68,7 @@ def read_states(out: Path) -> dict[str, CellState]:
     path = out / STATE
     if not path.is_file():
         return {}
-    content = read_document(path, "remove it; it contains durations, and no results")
+    content = read_document(path, "remove this file; no results are lost")
     return {name: CellState(**state) for name, state in content.items()}
 
 

@@ -102,7 +102,9 @@ class SweepConfig(Section):
         counts["tune.blocks x tries"] = (self.tune.blocks if self.tune else 0) * sum(tried)
         for product, cells in counts.items():
             if cells > FEW:
-                raise ValueError(f"{product} are {cells:,} cells, but at most {FEW:,} are run: remove values from axes")
+                raise ValueError(
+                    f"{product} give {cells:,} cells, but a sweep runs at most {FEW:,}: remove values from axes"
+                )
         return self
 
 

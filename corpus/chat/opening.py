@@ -178,7 +178,8 @@ def _require(key: str, counting: Counting, form: RowFormat) -> None:
         raise InputError(f"{key} is {counting}, but the rows are texts without turns: leave this key out")
     if form.has_pairs and key in _OF_ANSWERS and counting not in _OF_ANSWERS[key]:
         raise InputError(
-            f"{key} is {counting}, but the rows are preference pairs, whose answers are compared: leave this key out"
+            f"{key} is {counting}, but the rows are preference pairs, and training compares their answers: leave"
+            " this key out"
         )
     if counting is Counting.COMPLETION and not form.answers:
         raise InputError(f"{key} is {counting}, but the rows are {form} without a separate prompt: choose assistant")

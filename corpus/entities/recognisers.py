@@ -86,7 +86,7 @@ class WordList:
         try:
             name, _, label = line.decode("utf-8-sig").rstrip("\r\n").partition("\t")
         except UnicodeDecodeError as error:
-            raise InputError(f"{where}: invalid UTF-8 at byte {error.start}") from error
+            raise InputError(f"{where}: invalid UTF-8 at byte {error.start}. Save the file as UTF-8") from error
         category = category_named(label) if label.strip() else self.category
         if category is None:
             raise InputError(f"{where}: the text after the tab is not a category. Use one of {', '.join(CATEGORIES)}")
@@ -229,7 +229,7 @@ class Function:
             for span in spans:
                 if not 0 <= span.start < span.end <= len(text.text):
                     raise InputError(
-                        f"{self.name}: span {span.start}..{span.end} is outside record number {number}, which has"
-                        f" {len(text.text)} characters"
+                        f"{self.name}: span {span.start}..{span.end} is outside the {len(text.text)} characters of"
+                        f" record number {number}. Correct the recogniser"
                     )
             yield spans

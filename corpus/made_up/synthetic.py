@@ -82,11 +82,11 @@ def check_parameters(
     """
     for name, (value, least) in at_least.items():
         if value < least:
-            raise InputError(f"{kind} corpus: {name} is {value}, which is too small. Give {least} or more")
+            raise InputError(f"{kind} corpus: {name} is {value}, too small a number. Give {least} or more")
     if not min_records <= mean_records < math.inf:
         raise InputError(
-            f"{kind} corpus: mean_records is {mean_records}, which is below min_records ({min_records}) or"
-            " not a number. Raise mean_records, or lower min_records"
+            f"{kind} corpus: mean_records is {mean_records}, not a number of at least min_records ({min_records})."
+            " Raise mean_records, or lower min_records"
         )
     if not 0 <= distinctiveness <= 1:
         raise InputError(

@@ -81,8 +81,8 @@ class Json(Source):
         values = [row.get(self.columns.user), row.get(self.columns.text)]
         if all(isinstance(value, dict) and "0" in value for value in values):
             raise InputError(
-                f"{self.path.name}: the table is written column by column, as pandas does by default. Write it with"
-                " to_json(..., orient='records', lines=True)"
+                f"{self.path.name}: the table is written column by column, as pandas does by default. Write the"
+                " table with to_json(..., orient='records', lines=True)"
             )
 
 
@@ -150,8 +150,8 @@ def _lines(path: Path, form: TextFormat, bad: BadRows) -> Iterator[tuple[int, An
                 except json.JSONDecodeError as error:
                     if number == 1 and (key := _list_in(path, form)):
                         raise InputError(
-                            f"{path.name}: the file is one JSON object, whose rows seem to be in the list '{key}':"
-                            f" give --field {key} (in a config, format.field)"
+                            f"{path.name}: the file is one JSON object, and the rows seem to be in the list"
+                            f" '{key}'. Give --field {key} (in a config, format.field)"
                         ) from error
                     reason = error.msg.removesuffix(" at")
                     bad.report(where, RowFault.BROKEN_JSON(reason=reason, column=error.colno))
@@ -201,8 +201,8 @@ def _items(path: Path, form: TextFormat, bad: BadRows) -> Iterator[tuple[int, An
     # A fault within an array leaves no place at which the next row begins.
     except (ValueError, RecursionError) as error:
         raise InputError(
-            f"{path.name} after item {number}: broken JSON ({first_line(error)[:80]}), so the"
-            " rows after this item cannot be found. Fetch the file again"
+            f"{path.name} after item {number}: broken JSON ({first_line(error)[:80]}), so heldin cannot find the"
+            " rows after this item. Fetch the file again"
         ) from error
     except BROKEN as error:
         raise corrupt(path, f"item {number}", error) from error

@@ -79,7 +79,7 @@ class Maildir(Source):
     def files(self) -> Iterator[Path]:
         """Yield the files of the messages, sorted by path. Raises InputError if the folder does not exist."""
         if not self.path.is_dir():
-            raise InputError(f"no such folder: '{self.path}'")
+            raise InputError(f"no such folder: '{self.path}'. Correct the path")
         for where, folders, names in os.walk(self.path):
             folders.sort()  # in place: ``os.walk`` descends in this order
             parts = Path(where).relative_to(self.path).parts
@@ -120,14 +120,15 @@ def _messages_of_mbox(path: Path) -> Iterator[dict[str, Any]]:
             elif lines is None:
                 if line.strip():
                     raise InputError(
-                        f"{path.name} line {number}: not an mbox file, where a message begins with a line 'From '"
+                        f"{path.name} line {number}: not an mbox file, because a message there begins with a line"
+                        " 'From '. Name another file"
                     )
             else:
                 # Writers of mbox quote a body line "From " as ">From ", and ">From " as ">>From ".
                 lines.append(line[1:] if line.startswith(b">") and line.lstrip(b">").startswith(b"From ") else line)
             blank = not line.strip()
         if lines is None:
-            raise InputError(f"{path.name}: the mbox file contains no message")
+            raise InputError(f"{path.name}: the mbox file contains no message. Name another file")
         yield _row(b"".join(lines[:-1] if lines and not lines[-1].strip() else lines))
 
 

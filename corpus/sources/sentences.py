@@ -63,7 +63,8 @@ def _splitter() -> Any:
         import spacy
     except ImportError as error:
         raise InputError(
-            "spaCy, which finds sentences, is not installed: pip install '.[entities]' in a clone of heldin"
+            "heldin finds sentences with spaCy, but spaCy is not installed: pip install '.[entities]' in a clone"
+            " of heldin"
         ) from error
     pipeline = spacy.blank("en")
     pipeline.add_pipe("sentencizer")

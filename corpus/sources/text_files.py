@@ -83,8 +83,8 @@ def _require_what_the_name_says(path: Path) -> None:
             raise InputError(f"'{path}' is {advice}")
         if first and ending and path.suffix == ending and not first.startswith(begins):
             raise InputError(
-                f"'{path}' is not compressed, or is damaged at the beginning: remove {ending} from its name, or fetch"
-                " the file again"
+                f"'{path}' is not compressed, or is damaged at the beginning: remove {ending} from the file name,"
+                " or fetch the file again"
             )
 
 

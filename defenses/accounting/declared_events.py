@@ -23,7 +23,7 @@ def declared_step(event: object, steps: int) -> PoissonGaussian:
             number of steps.
     """
     if not isinstance(event, dp_event.DpEvent):
-        raise InputError(f"dp_event is a {type(event).__name__}, which is not an event of dp-accounting: give {_READ}")
+        raise InputError(f"dp_event is a {type(event).__name__}, not an event of dp-accounting: give {_READ}")
     single, count = event, 1
     if isinstance(event, dp_event.SelfComposedDpEvent):
         single, count = event.event, event.count
@@ -35,9 +35,7 @@ def declared_step(event: object, steps: int) -> PoissonGaussian:
     if isinstance(single, dp_event.PoissonSampledDpEvent):
         single, rate = single.event, single.sampling_probability
     if isinstance(single, dp_event.NoOpDpEvent):
-        raise InputError(
-            "dp_event is a NoOpDpEvent, which releases nothing about anybody: declare what the steps release"
-        )
+        raise InputError("dp_event is a NoOpDpEvent, but the steps release gradients: declare the event of the steps")
     # Without noise: the plan is built, and says that there is no guarantee.
     if isinstance(single, dp_event.NonPrivateDpEvent):
         return PoissonGaussian(0.0, rate)

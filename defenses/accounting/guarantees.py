@@ -147,11 +147,13 @@ def loss_distribution(event: Event, steps: int, delta: float) -> LossPair:
     check_delta(delta, steps)
     if event.noise_multiplier == 0.0:
         raise InputError(
-            "noise multiplier 0 has an infinite epsilon, and no privacy-loss distribution: give noise above 0"
+            "noise multiplier 0 has an infinite epsilon, and no privacy-loss distribution: give a noise"
+            " multiplier above 0"
         )
     if isinstance(event, FilteredGaussian):
         raise InputError(
-            "the filtered mechanism has no privacy-loss distribution, since its theorem gives only (epsilon, delta)"
+            "the filtered mechanism has no privacy-loss distribution, because the filter's theorem gives only"
+            " epsilon and delta"
         )
     # The unamplified event is the whole run already.
     steps = 1 if isinstance(event, UnamplifiedGaussian) else steps
@@ -222,14 +224,14 @@ def _noise_bracket(spent: Callable[[float], float], target: float) -> tuple[floa
         if high >= largest:
             raise InputError(
                 f"target epsilon {target:g} is out of reach: even the largest noise multiplier, {LARGEST_NOISE:g},"
-                f" spends {spent(high):.3g}. Ask for a larger epsilon, fewer steps or a lower sampling rate"
+                f" spends {spent(high):.3g}. Give a larger epsilon, fewer steps or a lower sampling rate"
             )
         low, high = high, min(largest, high + math.log(4.0))
     while spent(low) <= target:
         if low <= smallest:
             raise InputError(
-                f"target epsilon {target:g} is out of reach: even the smallest noise multiplier, {SMALLEST_NOISE:g},"
-                f" spends only {spent(low):.3g}. Ask for a smaller epsilon"
+                f"target epsilon {target:g} is out of reach: even the smallest noise multiplier,"
+                f" {SMALLEST_NOISE:g}, spends only {spent(low):.3g}. Give a smaller epsilon"
             )
         low, high = max(smallest, low - math.log(2.0)), low
     return low, high

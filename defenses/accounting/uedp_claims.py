@@ -130,9 +130,11 @@ def account_uedp(
         raise InputError(f"cohort {cohort:g} is outside (0, {users}]: give the expected number of users per step")
     check_noise(noise_multiplier)
     if not 0.0 < entity_rate <= 1.0:
-        raise InputError(f"entity rate {entity_rate} is outside (0, 1]")
+        raise InputError(f"entity rate {entity_rate} is outside (0, 1]: give a number above 0 and at most 1")
     if sensitive_share is not None and not 0.0 < sensitive_share <= 1.0:
-        raise InputError(f"share of sensitive records {sensitive_share} is outside (0, 1]")
+        raise InputError(
+            f"share of sensitive records {sensitive_share} is outside (0, 1]: give a number above 0 and at most 1"
+        )
     counts = sorted({*holders} if holders else {*(k for k in HOLDERS if k < users), users})
     for k in counts:
         check_count("holders", k, MANY)

@@ -55,7 +55,7 @@ def select_records(
             order.sort(key=lambda i: (sign * losses[i], ids[i]))
         case "random_chunk":
             raise InputError(
-                "record selection 'random_chunk' cuts a user's text, and does not choose among records: use another"
+                "record selection 'random_chunk' cuts a user's text instead of choosing records: use another"
                 " record selection"
             )
     return sorted(order[:count])  # back in the order of the file: only which, not in which order, is the rule's

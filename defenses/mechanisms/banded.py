@@ -21,10 +21,13 @@ from heldin.words.guarantee import GuaranteeCondition
 from heldin.words.statement import Statement
 
 _REFUSED = {
-    "cap": "a cohort cap makes a user's part depend on other users, and has no accountant with banded noise",
+    "cap": (
+        "with a cohort cap, a user's contribution depends on other users, and banded noise has no accountant for"
+        " this case"
+    ),
     "local": "local updates with banded noise have no proof",
     "clip_quantile": "the noise of a step is used in later steps too, so the clip norm must be constant",
-    "sampler": "Poisson coins always draw users from the step's group",
+    "sampler": "banded noise always draws users by Poisson coins",
     "tau": "the concentration filter compares all users in every step",
 }
 
@@ -49,7 +52,7 @@ class BandedDefense(SampledDefense, UserRecords):
     @classmethod
     def _refused(cls, values: Any) -> Any:
         given = values if isinstance(values, Mapping) else {}
-        problems = [f"{key}: {why}; remove it, or use kind: uls" for key, why in _REFUSED.items() if key in given]
+        problems = [f"{key}: {why}. Remove {key}, or use kind: uls" for key, why in _REFUSED.items() if key in given]
         if problems:
             raise ValueError("; ".join(problems))
         return values
@@ -110,16 +113,22 @@ class BandedLevel(UserLevel):
             )
         super().check()
         if plan.clip.filters:
-            raise InputError(f"banded noise with the concentration filter has no accountant: {_REFUSED['tau']}")
+            raise InputError(
+                f"heldin cannot account for banded noise with the concentration filter, because {_REFUSED['tau']}:"
+                " remove tau, or use kind: uls"
+            )
         if plan.clip_quantile is not None:
-            raise InputError(f"banded noise with a clip quantile has no accountant: {_REFUSED['clip_quantile']}")
+            raise InputError(
+                f"heldin cannot account for banded noise with a clip quantile, because {_REFUSED['clip_quantile']}:"
+                " set clip_norm instead of clip_quantile, or use kind: uls"
+            )
         if plan.divisor.constant is None:
             raise InputError(
                 "banded noise with the realised cohort as divisor has no accountant: set the divisor to a constant"
             )
         if plan.declared is not None:
             raise InputError(
-                "a package's step adds its own noise, and cannot have heldin's banded noise: choose another sampling"
+                "the step of a package adds noise of the package, not heldin's banded noise: choose another sampling"
             )
 
     def conditions(self, refilling: Sequence[Statement]) -> Sequence[Statement]:

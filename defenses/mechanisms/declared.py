@@ -209,7 +209,7 @@ def require_declared(defense: DefenseConfig, mechanism: "Mechanism") -> None:
     # By the base class, which a package may have overridden.
     if mechanism.declared != DeclaredDefense.declared(defense):
         raise InputError(
-            f"defense '{defense.kind}' states a package, version, settings or audit that are not its own: do not"
+            f"defense '{defense.kind}' states the package, version, settings or audit of another defense: do not"
             " override the method declared"
         )
 
@@ -234,12 +234,12 @@ def _audit_of(path: Path, stated: Mapping[str, object]) -> Watched:
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise InputError(
             f"defense.white_box: '{path}' is not the output of heldin white-box --plan PLAN --json for a package's"
-            " mechanism. Run that command again"
+            " mechanism. Run this command again"
         ) from error
     differing = ", ".join(name for name in stated if audited.get(name) != stated[name])
     if differing:
         raise InputError(
-            f"defense.white_box: '{path}' audited another mechanism ({differing} differ). Run the audit again with"
-            " the installed code"
+            f"defense.white_box: '{path}' is the audit of another mechanism ({differing} differ). Run the white-box"
+            " audit again with the installed code"
         )
     return _OUTCOMES.get(outcome, "failed")

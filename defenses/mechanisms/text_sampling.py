@@ -81,12 +81,9 @@ class UserEntityDefense(NamedPeopleDefense):
     @model_validator(mode="after")
     def _caps_go_together(self) -> Self:
         if (self.group_size is None) != (self.entity_cap is None):
-            raise ValueError(
-                "group_size and entity_cap need each other: give both to cap the records of users and of entities,"
-                " or neither"
-            )
+            raise ValueError("group_size and entity_cap work only together: give both, or neither of the two")
         if self.entity_cap is not None and self.entities is None:
-            raise ValueError("entity_cap needs entities, which finds the people named in a record: give entities")
+            raise ValueError("entity_cap needs the people that each record names: give entities")
         if self.caps and self.exposed is not None:
             raise ValueError(
                 "exposed cannot be given with caps, because epsilon is then for group_size + entity_cap records: leave"

@@ -180,8 +180,8 @@ class PairLevel(Level):
             )
         if self._settings.weight_caps is not None and plan.local is None:
             raise InputError(
-                "weights of records need local updates, since a single gradient is a mean: set local, or leave the"
-                " weights out"
+                "weights of records need local updates, because a single gradient is a mean: set local, or leave"
+                " the weights out"
             )
 
     @property

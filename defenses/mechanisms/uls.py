@@ -25,7 +25,10 @@ class UlsDefense(ShuffledDefense, UserRecords):
     @model_validator(mode="after")
     def _possible(self) -> Self:
         if self.cap is not None and self.cuts_a_list:
-            raise ValueError("a cohort cap needs Poisson sampling: no other sampling has an accountant with a cap")
+            raise ValueError(
+                "a cohort cap needs Poisson sampling, because no other sampling has an accountant with a cap: set"
+                " this sampling, or leave cap out"
+            )
         if self.local is not None and (self.cuts_a_list or self.cap is not None):
             raise ValueError("local needs Poisson sampling without a cap: set this sampling, or leave local out")
         if self.local is not None and self.record_selection == "random_chunk":

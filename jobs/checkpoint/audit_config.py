@@ -70,7 +70,7 @@ class EndpointConfig(Section):
     @model_validator(mode="after")
     def _limits_can_be_known(self) -> "EndpointConfig":
         if self.max_price is not None and self.price_per_million is None:
-            raise ValueError("max_price needs the price of a token: set price_per_million")
+            raise ValueError("max_price needs the price of tokens: set price_per_million")
         if self.max_minutes is not None and self.requests_per_minute is None:
             raise ValueError("max_minutes needs a request rate: set requests_per_minute")
         return self
@@ -218,17 +218,17 @@ class CheckpointConfig(MeasureKeys):
             # At top-k the whole vocabulary decides which tokens are drawn at all.
             if options.needs_weights and self.endpoint is not None:
                 raise ValueError(
-                    f"measures.{name} needs the whole vocabulary's probabilities, for top-k sampling, which no"
-                    f" endpoint gives: remove measures.{name}, or audit models on this machine"
+                    f"measures.{name} needs the whole vocabulary's probabilities for top-k sampling, but no"
+                    f" endpoint gives these probabilities: remove measures.{name}, or audit models on this machine"
                 )
             if options.of_training_texts and self.texts == "fresh":
                 raise ValueError(
-                    f"measures.{name} needs training texts, but the held-in texts are declared fresh: remove"
+                    f"measures.{name} needs training texts, but the members' texts are declared fresh: remove"
                     f" measures.{name}, or give training texts"
                 )
             if options.needs_canaries:
                 raise ValueError(
-                    f"measures.{name} needs canary users, which an audit of two files does not have: remove"
+                    f"measures.{name} needs canary users, but an audit of two files has no canary users: remove"
                     f" measures.{name}"
                 )
         return self
@@ -240,13 +240,14 @@ class CheckpointConfig(MeasureKeys):
         levels, by_probabilities = self.attack.access, Access.LOG_PROBABILITIES in self.attack.access
         if by_probabilities and self.endpoint.chat:
             raise ValueError(
-                "attack.access (--access) includes log-probabilities, but a chat endpoint gives none for a given"
-                " text: choose top-k or text, or leave endpoint.chat (--chat) out"
+                "attack.access (--access) includes log-probabilities, but a chat endpoint gives no"
+                " log-probabilities of a given text: choose top-k or text, or leave endpoint.chat (--chat) out"
             )
         if by_probabilities and len(levels) > 1:
             raise ValueError(
-                "attack.access (--access) lists log-probabilities with other levels, but behind an endpoint each is"
-                " a separate audit: give log-probabilities alone, or leave log-probabilities out"
+                "attack.access (--access) lists log-probabilities with other levels, but an audit of an endpoint"
+                " has either log-probabilities or other levels: give only log-probabilities, or leave"
+                " log-probabilities out"
             )
         return self
 
@@ -260,8 +261,8 @@ class CheckpointConfig(MeasureKeys):
         served = self.endpoint is not None and all(name.startswith(AT_ENDPOINT) for name in self.reference)
         if served and self.attack.precision not in (None, "fp32"):
             raise ValueError(
-                "attack.precision (--dtype) is for models on this machine, but every model is behind the"
-                " endpoint: leave it out"
+                "attack.precision (--dtype) is for models on this machine, but every model is behind the endpoint:"
+                " leave this key out"
             )
         return self
 

@@ -184,8 +184,8 @@ def say_other_templates(job: CheckpointAudit, models: Sequence[ScoredModel], say
         own = None if model.tokenizer is None else model.tokenizer.chat_template
         if own is not None and own != used:
             say(
-                f"texts: the chat template of '{model.name}' differs from the template that writes the texts. If the"
-                " model was trained with its own template, it never saw these texts: give the right template with"
+                f"texts: the chat template of '{model.name}' differs from the template that writes the texts. A"
+                " model that was trained with its own template never saw these texts: give the right template with"
                 " --template"
             )
 
@@ -223,7 +223,7 @@ def with_precision(job: CheckpointAudit, say: Callable[[str], object]) -> Checkp
     stored = [stored_weights(name, job.adapter_base) for name in here]
     own = stored[0][1].own
     if job.choice == "auto":
-        say(f"precision: {own}, as the weights of '{here[0]}' are stored (--dtype auto)")
+        say(f"precision: {own}, the stored precision of '{here[0]}' (--dtype auto)")
         return _in_precision(job, own, "own")
     # Target and leading reference are in memory together, once if they have one base, and further ones in turns.
     sizes = {base: weights.bytes_in("fp32") for base, weights in stored[:2]}
@@ -233,8 +233,8 @@ def with_precision(job: CheckpointAudit, say: Callable[[str], object]) -> Checkp
     if needed <= there or own == "fp32":
         return _in_precision(job, "fp32", "default")
     say(
-        f"precision: {own}, as the weights of '{here[0]}' are stored, because fp32 needs {in_bytes(needed)} and there"
-        f" are {in_bytes(there)} (--dtype fp32 tries it)"
+        f"precision: {own}, the stored precision of '{here[0]}', because fp32 needs {in_bytes(needed)} but only"
+        f" {in_bytes(there)} are free (--dtype fp32 tries fp32 anyway)"
     )
     return _in_precision(job, own, "memory")
 
@@ -347,8 +347,8 @@ def audit_job(folder: Path, record: Record) -> CheckpointAudit:
     # A record that was edited.
     except (KeyError, TypeError, ValueError) as error:
         raise InputError(
-            f"'{folder / 'record.json'}' does not state how its audit was done ({str(error).splitlines()[0]}), so it"
-            " cannot be verified"
+            f"'{folder / 'record.json'}' does not state how the audit was done ({str(error).splitlines()[0]}), so"
+            " heldin cannot verify the audit: restore this file from a backup"
         ) from error
 
 
@@ -469,8 +469,8 @@ def _require_disjoint(job: CheckpointAudit, held_in: CorpusStore, held_out: Corp
     for side, store in (("held-in", held_in), ("held-out", held_out)):
         if len(store.users) < 2:
             raise InputError(
-                f"the {side} file has only {counted(len(store.users), 'user')}: give at least 2, and 100 for a"
-                " useful result"
+                f"the {side} file has only {counted(len(store.users), 'user')}: give at least 2 users (100 for a"
+                " useful result)"
             )
     shared = {"user": set(held_in.users) & set(held_out.users)}
     # Ids that heldin made are made from user and text, and differ between users.
@@ -485,7 +485,8 @@ def _require_disjoint(job: CheckpointAudit, held_in: CorpusStore, held_out: Corp
             number = next((number for number, value in enumerate(records, start=1) if value in values), 0)
             raise InputError(
                 f"{counted(len(values), column)} in both files, first in record {number} of '{job.held_out}': put"
-                " each in one file only. Check that the files differ, and that each has a single group"
+                f" each {column} in one file only. Check that the files differ, and that each file has a single"
+                " group"
             )
 
 

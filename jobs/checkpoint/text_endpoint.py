@@ -181,13 +181,13 @@ def _require_offered(model: TextEndpoint, attack: AttackConfig, reporter: Report
     """Check, before sending any user's text, that the server has the features that the levels of access need."""
     if Access.TOP_K in attack.access and not model.offers.top_k:
         raise InputError(
-            f"endpoint model '{model.name}' does not list the most probable next tokens, which level top-k needs:"
-            " choose level text"
+            f"endpoint model '{model.name}' does not list the most probable next tokens, but level top-k needs this"
+            " list: choose level text"
         )
     if Access.TEXT in attack.access and attack.sampling.samples > 1 and not model.offers.temperature:
         reporter.say(
             f"endpoint model '{model.name}' gave the same text for different seeds, so it seems to ignore the"
-            " temperature. Further samples add no information: set attack.sampling.samples to 1, which costs less"
+            " temperature. Further samples add no information: set attack.sampling.samples to 1 to save money"
         )
 
 

@@ -52,7 +52,7 @@ from heldin.stages.train.training_facts import promise_facts
 from heldin.words.guarantee import ModelText
 from heldin.words.split import SplitReason
 
-_REMEDY = "restore it from a backup, or start in a new folder: without it this audit cannot continue"
+_REMEDY = "restore this file from a backup, or start in a new folder"
 
 
 def audit_trainings(
@@ -140,18 +140,18 @@ def body_again(out: Path, reporter: Reporter) -> Body:
     # The folder's own options, so that taking it changes nothing and returns the key.
     ready = _prepare(audit, _take_folder(audit, out), reporter)
     if plan != ready.job.mechanism:
-        raise InputError(f"'{out / 'plan.json'}' is not the plan of the trainings in this folder: restore it")
+        raise InputError(f"'{out / 'plan.json'}' is not the plan of the trainings in this folder: restore this file")
     finished = read_results(ready.job, audit.runs, out)
     missing = next((number for number in range(audit.runs) if number not in finished), None)
     if missing is not None:
         raise InputError(
-            f"'{out}' has no result of training {missing}, so the audit is not finished: run its command again"
+            f"'{out}' has no result of training {missing}, so the audit is not finished: run the audit command again"
         )
     trainings = [finished[number] for number in range(audit.runs)]
     scores = out / "scores.csv"
     # Compared as text: ``scores_text`` writes every bit of a score.
     if kept_text(scores) != scores_text(trainings):
-        raise InputError(f"'{scores}' is missing or lacks the scores of its trainings: restore it")
+        raise InputError(f"'{scores}' is missing or lacks the scores of the trainings: restore this file")
     return _body(audit, ready, trainings)
 
 

@@ -99,12 +99,12 @@ def _require_supported(config: RunConfig) -> None:
         raise InputError("independent trainings are scored in float32: remove 'attack.precision'")
     if config.measures:
         raise InputError(
-            f"independent trainings measure only attacks: remove 'measures' ({', '.join(config.measures)}), which"
-            " heldin run measures"
+            f"independent trainings measure only attacks: remove 'measures' ({', '.join(config.measures)}), or use"
+            " heldin run"
         )
     if config.finetune.looks_at_validation:
         raise InputError(
-            "independent trainings have no validation users to choose a checkpoint with: set finetune.select to"
+            "independent trainings have no validation users who could choose a checkpoint: set finetune.select to"
             " 'last' and finetune.patience to null"
         )
     if config.finetune.sequence_length < _LEAST_TRAINED:
@@ -200,7 +200,9 @@ def _require_room(recipe: Recipe, base: LanguageModel, users: Collection[str]) -
             " finetune.sequence_length"
         )
     if WORST_CASE_USER in users:
-        raise InputError(f"the corpus has a user named '{WORST_CASE_USER}', a name that heldin needs: rename this user")
+        raise InputError(
+            f"the corpus has a user named '{WORST_CASE_USER}', but heldin needs this name: rename this user"
+        )
 
 
 def _parts_of(sequences: Sequence[Tokens]) -> list[str]:

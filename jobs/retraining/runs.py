@@ -203,7 +203,7 @@ def read_results(job: TrainingJob, runs: int, folder: Path) -> dict[int, Trainin
         path = _path(folder, number)
         if not path.is_file():
             continue
-        content = read_document(path, "remove it, and heldin does its training again")
+        content = read_document(path, "remove this file, and heldin repeats this training")
         try:
             owner = content.pop("of")
             training = Training(**content)
@@ -211,7 +211,7 @@ def read_results(job: TrainingJob, runs: int, folder: Path) -> dict[int, Trainin
             if not math.isfinite(training.score + training.seconds):
                 raise ValueError("not a finite number")
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise InputError(f"'{path}' is damaged: remove this file, and heldin does its training again") from error
+            raise InputError(f"'{path}' is damaged: remove this file, and heldin repeats this training") from error
         # The coin too, which no hash covers: a result whose side was edited is not taken.
         if owner != _name(job, number) or (training.number, training.held_in) != (number, job.held_in(number)):
             raise InputError(
@@ -272,7 +272,7 @@ def _attempt(trainer: Trainer, job: TrainingJob, work: Path, number: int) -> Tra
         # Its first line: a message of torch may be a page.
         reason = (str(error).strip() or "no message").splitlines()[0]
         raise ResumableError(
-            f"training {number} failed ({type(error).__name__}: {reason}): run the same command again, which keeps"
+            f"training {number} failed ({type(error).__name__}: {reason}). Run the same command again; heldin keeps"
             " the finished trainings"
         ) from error
 
@@ -313,7 +313,7 @@ def _in_processes(
         numbers = ", ".join(map(str, sorted(running.values())))
         raise ResumableError(
             f"a process was ended from outside during one of the trainings {numbers} (out of memory?). Run the"
-            " command again with fewer --processes: it keeps the finished trainings"
+            " command again with fewer --processes; heldin keeps the finished trainings"
         ) from error
     finally:
         pool.shutdown(wait=False, cancel_futures=True)

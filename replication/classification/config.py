@@ -86,7 +86,10 @@ class Contender(Section):
     def _can_be_run(self) -> "Contender":
         defense = self.defense
         if defense.may_halt or defense.measured_clip is not None:
-            raise ValueError(f"defense '{defense.kind}' is not for this study, or lacks clip_norm: choose another")
+            raise ValueError(
+                f"defense '{defense.kind}' is not for this study, or lacks clip_norm: choose another defense, or"
+                " give clip_norm"
+            )
         if isinstance(defense, UserRecords) and defense.record_selection not in ("all", "random"):
             raise ValueError("set defense.record_selection to random or all: this study supports no other selection")
         if any(not (step := d.declared()).record_local and not step.slots_only for d in self.data_defenses):
@@ -149,7 +152,9 @@ class ClassificationConfig(Section):
         _require_for_encoders(self.pretraining)
         _require_for_encoders(self.finetune)
         if self.pretraining.epochs % 1 or self.pretraining.epochs < 1:
-            raise ValueError("pretraining.epochs must be a whole number: each text is masked anew once per epoch")
+            raise ValueError(
+                "pretraining.epochs is not a whole number, but every epoch masks each text once: give a whole number"
+            )
         if self.encoder.base is not None and (
             replace(self.encoder, base=None, context=EncoderShape.context) != EncoderShape()
             or "pretraining" in self.model_fields_set

@@ -196,7 +196,7 @@ class _Study:
         slots = find_slots(run, store, store, parts, reporter)
         records, changed = self._records(contender, slots)
         if not records:
-            raise InputError("caps and data defenses leave no text to train on")
+            raise InputError("caps and data defenses leave no text to train on: loosen a cap or remove a data defense")
         recipe = contender.finetune or config.finetune
         mechanism = _mechanism(config, contender, self.out, texts=len(records))
         reporter.say(f"{name}: {mechanism.guarantee().label}")
@@ -373,4 +373,6 @@ def _about(name: str) -> Iterator[None]:
         raise InputError(f"contenders.{name}: {error.errors()[0]['msg'].removeprefix('Value error, ')}") from error
     except ResumableError as error:
         # A study does not resume: what comes after a diverged training is another config.
-        raise InputError(f"contenders.{name}: {str(error).split(';')[0]}; change its finetune or defense") from error
+        raise InputError(
+            f"contenders.{name}: {str(error).split(';')[0]}. Change finetune or defense of this contender"
+        ) from error

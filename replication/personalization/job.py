@@ -151,7 +151,7 @@ def _personalize(sweep: Path, options: Options, reporter: Reporter) -> Study:
     for folder in folders:
         require_not_purged(folder)
         if not (folder / _MODEL).is_dir() or not (folder / "ledger" / "ledger.json").is_file():
-            raise InputError(f"'{folder}' has no model or no ledger, but personalization needs both: restore them")
+            raise InputError(f"'{folder}' has no model or no ledger, but personalization needs both: restore both")
     changes: Found = {}
     for cell, folder in zip(cells, folders, strict=True):
         its = _of_cell(folder, f"{cell.block}/{cell.variant}", options, reporter)
@@ -174,18 +174,19 @@ def _of_cell(folder: Path, name: str, options: Options, reporter: Reporter) -> C
     data = prepare_data(config, folder, reporter, corpus, base_model(config, corpus, reporter)[1])
     target = load_language_model(str(folder / _MODEL))
     if target.fingerprint != record.target.fingerprint:
-        raise InputError(f"'{folder / _MODEL}' is not the model in the record: restore it")
+        raise InputError(f"'{folder / _MODEL}' is not the model in the record: restore the model")
     public = _public_halves(config, corpus, target, options)
     halves = _held_out_halves(config, data, target, options)
     if len(halves) < LEAST_IN_GROUP:
         raise InputError(
-            f"cell {name}: {len(halves)} non-members have two records for training, but {LEAST_IN_GROUP} are needed"
+            f"cell {name}: {len(halves)} non-members have two records for training, but {LEAST_IN_GROUP} are"
+            " needed. Audit more users"
         )
     rates = options.learning_rates
     if len(rates) > 1 and len(public) < 2:
         raise InputError(
-            f"cell {name}: no two public users to tune the learning rate on: set corpus.public_validation, or give one"
-            " --learning-rate"
+            f"cell {name}: there are fewer than two public users to tune the learning rate. Set"
+            " corpus.public_validation, or give one --learning-rate"
         )
     total = (len(rates) * len(public) if len(rates) > 1 else 0) + len(halves)
     with reporter.track(f"cell {name}", total, "users") as advance:

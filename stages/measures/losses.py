@@ -57,7 +57,7 @@ class Losses(Measure[dict[str, UserLoss]]):
             scored = [scores_of(self.texts, model, cache, advance=advance) for model in models]
         if not all(math.isfinite(score.nats) for scores in scored for score in scores):
             raise InputError(
-                "the loss of a held-out user's test text is not finite, so the model is broken: lower"
+                "the loss on a non-member's test text is not finite, so the model is broken: lower"
                 " finetune.learning_rate, and start a new run folder"
             )
         of_user: dict[str, list[tuple[TokenScores, TokenScores]]] = {user: [] for user in texts}

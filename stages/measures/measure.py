@@ -206,7 +206,8 @@ class MeasureFolder:
                 return measure.values(table)
             if self.read_only:
                 raise InputError(
-                    f"'{path}' is missing, damaged, or does not match the models or texts of the record: restore it"
+                    f"'{path}' is missing, damaged, or does not match the models or texts of the record: restore"
+                    " this file"
                 )
             values = measure.compute(self.reporter)
             write_table(measure.columns(values), path, made_from=made_from)

@@ -123,7 +123,7 @@ def read_corpus(config: RunConfig, reporter: Reporter) -> CorpusData:
         why = ", ".join(f"{number} {how}" for number, how in lost if number) or "there are no others"
         raise InputError(
             f"only {len(audited.users)} of {len(store.users)} users pass corpus.users ({why}): let at least 2 users"
-            " pass, and 100 for a useful result"
+            " pass (100 for a useful result)"
         )
     # How many users pass is known only here: ``heldin run --check`` can ask for a made-up corpus only.
     check_enough_users(config.canaries, len(audited.users))
@@ -169,5 +169,5 @@ def _validation_users(config: RunConfig, store: CorpusStore, audited: Selection)
     # A purpose of its own: under that of the audited users, those whom their coins left out would fail these coins too.
     users = select_users(store, rule, taken=frozenset(audited.users), seed=config.seed, purpose="validation").users
     if not users:
-        raise InputError("corpus.public_validation selects no user who is not audited: widen its rule")
+        raise InputError("corpus.public_validation selects no unaudited user: widen the rule")
     return users

@@ -134,8 +134,8 @@ def pool_of_entities(
     if len(pool) < max(2, split.audit_pool or 0) or not entities:
         raise InputError(
             f"split.audited: {len(number):,} entities are named in at least {split.entity_records} training records"
-            f" and in a record of the attacker. Of everyone who could be audited, {len(pool):,} share no record, but"
-            f" {split.audit_pool or 2} are needed, with at least one entity. Lower"
+            f" and in a record of the attacker. Only {len(pool):,} entities and users share no record with each"
+            f" other, but {split.audit_pool or 2} are needed, with at least one entity. Lower"
             f" split.entity_records{' or split.audit_pool' if split.audit_pool else ''}"
         )
     return AuditPool(tuple(pool), entities)

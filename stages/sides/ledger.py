@@ -255,10 +255,10 @@ def remedy_of_ledger(folder: Path) -> str:
     """Return a remedy for a damaged ledger in ``folder``. Only a backup has its keys."""
     if (folder / CELL_FILE).is_file():
         return (
-            f"restore it from a backup, or remove the folder '{folder.parent}' and run the sweep again, which repeats"
-            " the training of this cell"
+            f"restore the ledger from a backup, or remove the folder '{folder.parent}' and run the sweep again to"
+            " repeat the training of this cell"
         )
-    return "restore it from a backup, or start again in a new folder: without it the run cannot continue"
+    return "restore the ledger from a backup, or start again in a new folder"
 
 
 def ledger_of_run(

@@ -174,8 +174,8 @@ def _require_made_up(users: Sequence[CanaryUser], reading: RowReading) -> None:
     real = next((user.canary.kind for user in users if user.has_form), None)
     if real is not None and reading.format.has_pairs:
         raise InputError(
-            f"canaries: kind '{real}' takes users' rows, which are preference pairs. Choose a kind with made-up"
-            " users, such as rare_phrase"
+            f"canaries: kind '{real}' takes users' rows, but these rows are preference pairs. Choose a kind with"
+            " made-up users, such as rare_phrase"
         )
 
 

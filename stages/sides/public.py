@@ -101,14 +101,14 @@ def saliency_rows(config: RunConfig, run: PublicRows, taken: frozenset[str], rep
         reading = _reading(config, asked.source, config.finetune.loss_on)
         if reading.format is not run.reading.format:
             raise InputError(
-                f"model.saliency.source: its rows are {reading.format}, but rows of the run's corpus are"
+                f"model.saliency.source: the rows are {reading.format}, but rows of the run's corpus are"
                 f" {run.reading.format}: give public users' rows of the same form"
             )
         there = _opened(asked.source, reading, "users of model.saliency", reporter)
         chosen = _selected(config, asked, there, frozenset(), "saliency")
         _require_others(chosen, run.store)
     if not chosen.rows:
-        raise InputError("model.saliency selects no user who is not audited: widen its users, or give a source")
+        raise InputError("model.saliency selects no unaudited user: widen model.saliency.users, or give a source")
     return chosen
 
 

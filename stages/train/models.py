@@ -163,5 +163,5 @@ class _RunTraining(ReferenceTraining):
         taken = frozenset((*self.corpus.audited.users, *validation))
         admitted = select_users(store, users, taken=taken, seed=self.config.seed, purpose="reference").users
         if not admitted:
-            raise InputError("attack.references: 'public' selects no user who is not audited. Widen its users")
+            raise InputError("attack.references: 'public' selects no unaudited user. Widen the users of this reference")
         return [row for user in admitted for row in list(store.rows(user))[:most]]

@@ -182,7 +182,7 @@ def read_run_config(folder: Path) -> RunConfig:
     """Return the config in a run folder. Raises InputError if it is missing or damaged."""
     path = folder / "config.yaml"
     if not path.is_file():
-        raise InputError(f"'{path}' is missing, and the run cannot be checked without it: restore it")
+        raise InputError(f"'{path}' is missing, so heldin cannot check the run: restore this file")
     return parse_config(read_yaml(path), str(path))
 
 

@@ -59,7 +59,7 @@ def require_previous(config: RunConfig, out: Path) -> None:
     if config.previous is None and (plan := _plan_of_model(base)) is not None:
         raise InputError(
             f"model.base: '{base}' was trained on people's texts, as '{plan}' shows. List in previous the earlier"
-            " releases that used texts of the same people, or set previous to [] if there are none"
+            " releases that used texts of the same people, or set previous to [] if no earlier release used such texts"
         )
     weights = _weights_in(base)
     for release in config.previous or ():

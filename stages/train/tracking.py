@@ -126,8 +126,8 @@ def run_trackers(config: RunConfig, out: Path, say: Callable[[str], None]) -> It
         opened[name] = tracker, receives
         if not receives:
             say(
-                f"{name} receives no un-noised number of this private run. Set finetune.report_unnoised: true to send"
-                " them"
+                f"{name} receives no un-noised number of this private run. Set finetune.report_unnoised: true to"
+                " send these numbers"
             )
     write_text(out / TRACKERS, json.dumps({**kept, **{n.value: _id(n, tracker) for n, (tracker, _) in opened.items()}}))
     trackers = RunTrackers(opened, say)

@@ -88,8 +88,8 @@ def finetune(
     )
     if recipe.looks_at_validation and recipe.select is not Select.BEST_PUBLIC and not curves.held_in_validation:
         raise InputError(
-            "finetune.select or finetune.patience needs validation texts of held-in users, but there are none. Set"
-            " finetune.select to last and finetune.patience to null, or raise split.evaluation_fraction"
+            "finetune.select or finetune.patience needs validation texts of members, but there are no such texts."
+            " Set finetune.select to last and finetune.patience to null, or raise split.evaluation_fraction"
         )
     objective = objective_of(recipe, data.corpus.reading.format)
     evaluate = CurveEvaluation(curves, base, objective, private=private is not None, spread=layout is not None)
@@ -134,7 +134,8 @@ def require_model_of_training(run: Path) -> None:
     ledger = load_ledger(run / "ledger")
     if ledger is None or not is_model_of_training(run, ledger.key):
         raise InputError(
-            f"'{run / 'checkpoints' / 'final'}' is not the model that training wrote: restore it, or run again"
+            f"'{run / 'checkpoints' / 'final'}' is not the model that training wrote: restore the model, or repeat"
+            " the run"
         )
 
 
@@ -204,8 +205,8 @@ def training_records(
     objective = objective_of(recipe, form)
     if objective.rows > 1 and length is None:
         raise InputError(
-            "record_selection random_chunk trains on parts of texts, but the rows are preference pairs, which stay"
-            " whole: choose another record_selection"
+            "record_selection random_chunk trains on parts of texts, but heldin does not cut preference pairs:"
+            " choose another record_selection"
         )
     tokens = training_tokens(data, base, length, recipe.truncate, out / TOKENS, reporter)
     if not isinstance(objective, Preference):
@@ -269,7 +270,7 @@ def _say_cut(tokens: TokenStore, reporter: Reporter) -> None:
     if tokens.cut.records and rank() == 0:
         reporter.say(
             f"tokens: {counted(tokens.cut.records, 'record')} longer than finetune.sequence_length lose"
-            f" {tokens.cut.dropped:,} tokens, {tokens.cut.counted:,} of which would count in the loss"
+            f" {tokens.cut.dropped:,} tokens. The loss would count {tokens.cut.counted:,} of these tokens"
         )
     if silent == len(tokens):
         raise InputError(
@@ -294,8 +295,8 @@ def _bind_key(path: Path, job: str) -> None:
         write_artefact(path, job)
     elif kept != job:
         raise InputError(
-            f"'{path.parent}' has the key of another private job (its corpus, membership, base model, mechanism or"
-            " recipe differ). One key serves one job: use a new run folder"
+            f"'{path.parent}' has the key of another private job (other corpus, membership, base model, mechanism"
+            " or recipe). One key serves one job: use a new run folder"
         )
 
 
@@ -312,7 +313,7 @@ def require_trained_under(run: Path, plan: Mechanism) -> None:
     if not plan.protects and not kept.exists():
         return
     if ledger is None or kept_text(kept) != plan_commitment(ledger.key, plan):
-        raise InputError(f"'{run / 'plan.json'}' is not the plan of the model's training: restore it")
+        raise InputError(f"'{run / 'plan.json'}' is not the plan of the model's training: restore this file")
 
 
 def _named(data: RunData) -> "Incidence":

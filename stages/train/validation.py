@@ -24,7 +24,7 @@ from heldin.models.token_scores import TokenScores
 HELD_IN_LOSS = "held_in_loss"
 HELD_OUT_LOSS = "held_out_loss"
 PUBLIC_LOSS = "public_loss"
-_NOT_FINITE = "the validation loss is not finite after step {}"
+_NOT_FINITE = "the validation loss is not finite after step {}: lower finetune.learning_rate, and use a new run folder"
 
 
 @dataclass(frozen=True)
