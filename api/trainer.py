@@ -59,7 +59,7 @@ def audit_trainer(
             unknown finding, or both a step and a trainer are given.
     """
     if step is not None and trainer is not None:
-        raise InputError("give either step, to audit one step, or trainer, to audit a whole trainer")
+        raise InputError("give exactly one of step (to audit one step) and trainer (to audit a whole trainer)")
     if directions not in get_args(Directions):
         raise InputError(f"directions is {directions!r}: choose {' or '.join(get_args(Directions))}")
     accepted = accepted_kinds(accept)

@@ -86,7 +86,8 @@ class JointAttack(Attack):
         if np.shape(values) != (wanted,):
             of_what = "user" if self.of_users else "text"
             raise InputError(
-                f"attack '{self.name}': values must return an array of {wanted} numbers, one for each {of_what}"
+                f"attack '{self.name}': values returned no array of {wanted} numbers: return one number for each"
+                f" {of_what}"
             )
         return [float(value) for value in values]
 

@@ -201,7 +201,7 @@ def existing(path: Path) -> Path:
     """Return the path. Raises InputError if the file does not exist."""
     if not path.is_file():
         where = "" if path.is_absolute() else f" in the current folder, '{Path.cwd()}'"
-        raise InputError(f"no such file: '{path}'{where}")
+        raise InputError(f"no such file: '{path}'{where}. Correct the path")
     return path
 
 

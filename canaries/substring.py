@@ -61,7 +61,7 @@ class SubstringCanaries(CanaryConfig):
         # Never both: a number and a probability would disagree, and they differ in what they do to user-level epsilon
         # (docs/theory.md#rules-of-the-data).
         if (self.users is None) == (self.fraction is None):
-            raise ValueError("give either users (for each pair of length and documents) or fraction")
+            raise ValueError("give exactly one of users (for each pair of length and documents) and fraction")
         return self
 
     def groups(self) -> list[tuple[int, int | None]]:

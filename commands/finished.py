@@ -221,7 +221,7 @@ def verify(
     """
     if (run is None) == (exported is None):
         raise InputError(
-            "give either the folder of a finished run, or --exported and a folder that heldin export wrote"
+            "give exactly one folder: of a finished run, or with --exported a folder that heldin export wrote"
         )
     if exported is not None:
         from heldin.jobs.export import verify_exported

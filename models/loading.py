@@ -127,7 +127,10 @@ def context_length(config: Any) -> int:
     """Return the context length, in tokens, of a model with this config. Raises InputError if the config lacks it."""
     stated = _stated(config)
     if stated is None:
-        raise InputError(f"the config of a {config.model_type} model does not state the context length")
+        raise InputError(
+            f"the config of a {config.model_type} model does not state the context length: add"
+            " max_position_embeddings to config.json"
+        )
     return stated
 
 

@@ -186,8 +186,8 @@ def _require_safe_weights(folder: Path) -> None:
     if pickles:
         raise InputError(
             f"'{folder}' has only pickled weights ({pickles[0]}), and a pickle can run code when loaded. If you"
-            " trust these weights, load them with transformers and call save_pretrained(folder), which writes"
-            " model.safetensors"
+            " trust these weights, load them with transformers and write model.safetensors with"
+            " save_pretrained(folder)"
         )
     raise InputError(f"'{folder}' has no weights: put a model.safetensors next to config.json")
 

@@ -63,7 +63,7 @@ class PlantedSplit(Section):
     @model_validator(mode="after")
     def _one_of_both(self) -> "PlantedSplit":
         if self.audit_fraction is not None and self.audit_pool is not None:
-            raise ValueError("give either audit_fraction or audit_pool")
+            raise ValueError("give exactly one of audit_fraction and audit_pool")
         if self.canaries_only and (self.audit_fraction is not None or self.audit_pool is not None):
             raise ValueError("canaries_only audits no real user: leave audit_fraction and audit_pool out")
         return self

@@ -185,7 +185,7 @@ def _require_usable(path: Path, rows: int, skipped: Skipped, telling: Telling | 
     """Raise InputError if no row is usable, or a column identifies people."""
     if not rows:
         why = f"; the first: {skipped.first}" if skipped.first else ""
-        raise InputError(f"'{path}' has no usable row{why}")
+        raise InputError(f"'{path}' has no usable row{why}. Correct the rows, or name another file")
     if telling is not None and (problem := telling.problem()):
         raise InputError(f"'{path}': {problem}")
 

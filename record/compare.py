@@ -109,7 +109,7 @@ def compare(folders: Sequence[Path], over: str | None = None, pair: Pair | None 
     """
     # Before any record is read: every row after the first is held against the first.
     if len(folders) < 2:
-        raise InputError("give the folders of at least two finished runs to compare")
+        raise InputError("a comparison needs two runs: give the folders of at least two finished runs")
     records = [read_record(folder / "record.json") for folder in folders]
     rows = [_row(folder, record, records[0], over) for folder, record in zip(folders, records, strict=True)]
     # A difference of numbers that do not compare, as ``_notes`` says, would be read all the same.

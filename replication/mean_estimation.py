@@ -325,7 +325,7 @@ def measure_point(task: Task, setting: Setting, repeats: int, seed: int) -> Poin
         InputError: there are fewer than two repeats, the budget has no split, or no noise meets the setting.
     """
     if repeats < 2:
-        raise InputError(f"{repeats} repeats give no interval: take at least 2")
+        raise InputError(f"{repeats} repeats give no interval: give at least 2")
     if not setting.within > 0.0:
         raise InputError(f"within-user deviation is {setting.within}: give a number above 0")
     arms = arms_of(task, setting.budget)

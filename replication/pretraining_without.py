@@ -58,7 +58,9 @@ class Rule:
     def __post_init__(self) -> None:
         listed = self.fine_tuning_url is not None or bool(self.hosts)
         if listed and self.url is None:
-            raise InputError("--fine-tuning-url and --host need --url: the column of the pre-training corpus with URLs")
+            raise InputError(
+                "--fine-tuning-url and --host need --url: give the column of the pre-training corpus with URLs"
+            )
         if blank := [host for host in self.hosts if not _address(host)[0]]:
             raise InputError(f"--host '{blank[0]}' names no host: give one such as stackoverflow.com")
         if self.url is not None and not listed:

@@ -344,7 +344,7 @@ def chats(
     from replication.chats import chats_of_mails, chats_of_plays, write_chats
 
     if (plays is None) == (mails is None):
-        raise InputError("give either --plays or --mails")
+        raise InputError("give exactly one of --plays and --mails")
     source, made = (mails, chats_of_mails) if plays is None else (plays, chats_of_plays)
     assert source is not None
     to = to or Path("runs") / f"{'mails' if plays is None else 'plays'}-chats.jsonl"

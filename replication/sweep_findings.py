@@ -72,7 +72,7 @@ class Finding(Section):
         if self.share != 1.0 and (self.of != "gain" or self.beyond is not None):
             raise ValueError("share: only gains have a share. Set of to gain, or leave share out")
         if self.beyond is not None and not isinstance(self.against, str):
-            raise ValueError("against: with beyond, give the name of a variant")
+            raise ValueError("with beyond, against must be the name of a variant: give a name")
         if self.sizes and (self.beyond is None or self.expect != "more"):
             raise ValueError("sizes: set beyond, and set expect to more")
         return self

@@ -169,7 +169,7 @@ class ModelConfig(Section):
     @model_validator(mode="after")
     def _one_of_both(self) -> "ModelConfig":
         if (self.base is None) == (self.pretrain is None):
-            raise ValueError("give either 'base' (a hub name or folder) or 'pretrain'")
+            raise ValueError("give exactly one of 'base' (a hub name or folder) and 'pretrain'")
         return self
 
 
@@ -334,7 +334,10 @@ class RunConfig(MeasureKeys):
             if source.kind != "gold":
                 continue
             if not corpus.has_gold(source.path):
-                raise ValueError(f"{where}: gold columns need a corpus of kind 'iob' that is read from the same file")
+                raise ValueError(
+                    f"{where}: gold columns need a corpus of kind 'iob' from the same file. Set corpus.source to"
+                    " this file"
+                )
             if self.corpus.text_unit == "sentence" or self.canaries:
                 raise ValueError(
                     f"{where}: gold columns cover only the records of their file. Leave canaries and corpus.text_unit"

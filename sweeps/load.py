@@ -55,7 +55,7 @@ def load_sweep(
     config = checked(SweepConfig, with_overrides(content, overrides), str(path))
     base = path.parent / config.base
     if not base.is_file():
-        raise InputError(f"{path}: base: there is no config '{base}'")
+        raise InputError(f"{path}: there is no config '{base}'. Correct the key base")
     return sweep_of(config, with_overrides(read_config(base), of_base), str(path))
 
 

@@ -253,7 +253,7 @@ def audit_trainer(
             too small or too large.
     """
     if not keys or len(set(keys)) != len(keys):
-        raise InputError("give at least one training, and a different key for each training")
+        raise InputError("two trainings have one key, or there is no training: give a different key for each training")
     # Before anything is trained: what the audit could say must not depend on what it finds.
     claim, _ = claim_of(mechanism)
     power = trainer_power(mechanism, canaries * len(keys), alpha=alpha)

@@ -129,7 +129,10 @@ def alike_in(
     for unit in units:
         records = training.contribution(unit, step, sequences)
         if any(tokens.counted is not None for tokens in records):
-            raise InputError("the white-box audit computes gradients only of records in which every token counts")
+            raise InputError(
+                "the white-box audit computes gradients only of records in which every token counts: leave other"
+                " records out"
+            )
         texts = tuple(tuple(tokens.ids) for tokens in records)
         names.setdefault(texts, []).append(unit.name)
     return names

@@ -115,7 +115,7 @@ def chosen_mechanism(
         ("--users and --cohort", users, cohort) if of_users else ("--examples and --batch", examples, batch)
     )
     if (examples, batch) != (None, None) if of_users else (users, cohort) != (None, None):
-        raise InputError(f"{kind} needs {names}")
+        raise InputError(f"--kind {kind} needs {names}: give {names}")
     if (sampling_rate is None) == (population is None or drawn is None):
         raise InputError(f"give either --sampling-rate, or {names}")
     if sampling_rate is not None:
@@ -162,7 +162,7 @@ def trainer_mechanism(
     if kind not in KINDS:
         raise InputError(f"--kind is {kind}: choose from {', '.join(KINDS)}")
     if (noise_multiplier is None) == (target_epsilon is None):
-        raise InputError("give either a noise multiplier or a target epsilon")
+        raise InputError("give exactly one of noise multiplier and target epsilon")
     unit, sampled = KINDS[kind]
     mechanism = Mechanism(
         unit=unit,

@@ -110,7 +110,7 @@ class ColumnedSource(SourceConfig):
 
 def _require_readable(path: Path, key: str, *, folder: bool) -> None:
     if not path.exists() or (not folder and not path.is_file()):
-        raise InputError(f"{key}.path: no such {'file or folder' if folder else 'file'}: '{path}'")
+        raise InputError(f"{key}.path: no such {'file or folder' if folder else 'file'}: '{path}'. Correct the path")
     if not os.access(path, os.R_OK):
         raise InputError(f"{key}.path: you cannot read '{path}': change the permissions")
 

@@ -295,7 +295,7 @@ def _with_noise(
     target_epsilon: float | None,
 ) -> Event:
     if (noise_multiplier is None) == (target_epsilon is None):
-        raise InputError("give either a noise multiplier or a target epsilon")
+        raise InputError("give exactly one of noise multiplier and target epsilon")
     check_count("steps", steps)
     check_delta(delta, steps)
     if target_epsilon is not None:
@@ -307,7 +307,7 @@ def _with_noise(
 def _rate(rate: float | None, population: int | None, cohort: float | None, whole: str, part: str) -> float:
     if rate is not None:
         if cohort is not None:
-            raise InputError(f"give either a sampling rate, or {part} and {whole}")
+            raise InputError(f"give either a sampling rate, or both {part} and {whole}")
         return rate
     if population is None or cohort is None:
         raise InputError(f"the sampling rate is missing: give a sampling rate, or both {whole} and {part}")

@@ -124,7 +124,7 @@ def delta_of(event: Event, steps: int, target_epsilon: float) -> float:
     """Return delta(epsilon) of ``steps`` steps, from 0 to 0.2 % above the exact value, and at least SMALLEST_DELTA."""
     check_count("steps", steps)
     if not target_epsilon >= 0.0:
-        raise InputError(f"epsilon {target_epsilon} is not a number of at least 0")
+        raise InputError(f"epsilon is {target_epsilon}: give a number of at least 0")
     if event.noise_multiplier == 0.0:
         return 1.0
     if isinstance(event, UnamplifiedGaussian):

@@ -50,7 +50,7 @@ def select_records(
             order.sort(key=lambda i: (lengths[i], ids[i]))
         case "highest_perplexity" | "lowest_perplexity":
             if losses is None:
-                raise InputError(f"record selection '{rule}' needs the base model's losses")
+                raise InputError(f"record selection '{rule}' needs the base model's losses: give the base model")
             sign = -1.0 if rule == "highest_perplexity" else 1.0
             order.sort(key=lambda i: (sign * losses[i], ids[i]))
         case "random_chunk":

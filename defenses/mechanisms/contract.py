@@ -264,11 +264,17 @@ class Level(ABC):
 
     def exposure_marks(self) -> list[int]:
         """Return the exposures at the points of the curve, ascending."""
-        raise InputError(f"the guarantee of unit {self.mechanism.unit} does not depend on exposure")
+        raise InputError(
+            f"the guarantee of unit {self.mechanism.unit} does not depend on exposure: leave the number of exposed"
+            " records out"
+        )
 
     def epsilon_at(self, exposed: int) -> float:
         """Return epsilon of a person with this exposure. Any of ``reasons`` voids the epsilon."""
-        raise InputError(f"the guarantee of unit {self.mechanism.unit} does not depend on exposure")
+        raise InputError(
+            f"the guarantee of unit {self.mechanism.unit} does not depend on exposure: leave the number of exposed"
+            " records out"
+        )
 
 
 def looks_across(mechanism: "Mechanism") -> tuple[Statement, ...]:

@@ -126,7 +126,7 @@ class SampledDefense(NoisedDefense, ABC):
     @model_validator(mode="after")
     def _one_scale(self) -> Self:
         if (self.target_epsilon is None) == (self.noise_multiplier is None):
-            raise ValueError("give either target_epsilon or noise_multiplier")
+            raise ValueError("give exactly one of target_epsilon and noise_multiplier")
         return self
 
     @property

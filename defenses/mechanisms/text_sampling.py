@@ -134,7 +134,9 @@ class TextLevel(Level):
                 " other records: set record selection to all"
             )
         if self._capped == (plan.exposed is not None) or (not self._capped and plan.group_size != 1):
-            raise InputError("unit user-entity needs either both caps, or a number of exposed records")
+            raise InputError(
+                "unit user-entity has neither caps nor a number of exposed records: give both caps, or give this number"
+            )
         # A cap that looks at other people's slots is no function of one's own: only with the same slots on both sides.
         if plan.adjacency != ("zero_out" if self._capped else "add_remove"):
             raise InputError(

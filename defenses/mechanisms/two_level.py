@@ -79,7 +79,8 @@ class UedpDefense(NamedPeopleDefense):
             )
         if self.population < 2:
             raise ValueError(
-                "population must be at least 2: epsilon depends on the number of other users who may name an entity"
+                "population is below 2, but epsilon depends on the number of other users who may name an entity:"
+                " give at least 2"
             )
         return self
 
@@ -172,7 +173,9 @@ class PairLevel(Level):
         """Raise InputError for two-level sampling that heldin cannot train or account for."""
         plan = self.mechanism
         if not plan.samples_users or not plan.sampler.by_coins or plan.adjacency != "add_remove":
-            raise InputError("two-level sampling needs users drawn by Poisson coins, under add_remove adjacency")
+            raise InputError(
+                "two-level sampling needs users drawn by Poisson coins under add_remove adjacency: set both"
+            )
         if (plan.entity_cap, plan.exposed) != (None, None) or plan.record_selection not in ("all", "random"):
             raise InputError(
                 "two-level sampling allows no caps, and chooses among usable records only by chance: set record"

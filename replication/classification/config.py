@@ -25,11 +25,11 @@ FINETUNE = Recipe(epochs=3, batch_size=32, learning_rate=1e-3, warmup_steps=20, 
 def _require_for_encoders(recipe: Recipe) -> None:
     """Raise ValueError for settings that recipes of runs support and this study does not."""
     if recipe.looks_at_validation:
-        raise ValueError("select must be 'last' and patience null: this study has no validation texts")
+        raise ValueError("this study has no validation texts: set select to 'last' and patience to null")
     if recipe.sequence_length != Recipe().sequence_length:
-        raise ValueError("sequence_length is for language models: texts are cut to encoder.context tokens")
+        raise ValueError("this study cuts texts to encoder.context tokens: leave sequence_length out")
     if recipe.lora is not None:
-        raise ValueError("lora is for language models: set it to null")
+        raise ValueError("lora is only for language models: set lora to null")
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,9 @@ class Contender(Section):
                 " give clip_norm"
             )
         if isinstance(defense, UserRecords) and defense.record_selection not in ("all", "random"):
-            raise ValueError("set defense.record_selection to random or all: this study supports no other selection")
+            raise ValueError(
+                "this study supports no other record selection: set defense.record_selection to random or all"
+            )
         if any(not (step := d.declared()).record_local and not step.slots_only for d in self.data_defenses):
             raise ValueError("data_defenses: choose steps that look at one text only, or random caps")
         if self.finetune:
@@ -163,7 +165,9 @@ class ClassificationConfig(Section):
                 "encoder.base is pre-trained: remove pretraining, and all keys of encoder except base and context"
             )
         if self.encoder.hidden % self.encoder.heads:
-            raise ValueError(f"encoder.hidden {self.encoder.hidden} is not a multiple of encoder.heads")
+            raise ValueError(
+                f"encoder.hidden {self.encoder.hidden} is not a multiple of encoder.heads: change one of the two"
+            )
         return self
 
 
