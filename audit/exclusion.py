@@ -28,7 +28,7 @@ class Exclusion:
         auroc, tpr, fpr: the thresholds to rule out.
         users_needed: number of users, half of them members, with which an audit rules out both thresholds in four of
             five cases.
-        users_auroc: an audit of the given number of users rules out an AUROC above this in 85 of 100 cases.
+        users_auroc: AUROC that an audit of the given number of users rules out in 85 of 100 cases.
     """
 
     scores: int

@@ -2,9 +2,9 @@
 
 The conditions of every bound in this module (docs/theory.md#conditions-of-one-run): an independent fair coin decided
 the membership of each of the m users. The coins were drawn after the pool was fixed, and were used once. The scores are
-a function of the released model and of randomness independent of the coins. All m flipped users count, including
-abstentions. The number of guesses r was fixed before looking, or the error probability covers its choice. The theorems
-allow users' scores to depend on each other.
+a function of the released model and of randomness independent of the coins. m counts all users with a coin, including
+users on whom the guesser abstains. The number of guesses r was fixed before looking, or the error probability covers
+its choice. The theorems allow users' scores to depend on each other.
 
 The theorems allow any guesses that are a function of the scores: the guesser never sees a coin.
 docs/theory.md#choice-of-guesses describes how heldin chose the number of guesses and the guessed users. The module also
@@ -437,7 +437,8 @@ def _best(
 
 
 def _largest(rejects: Callable[[float], bool], highest: float) -> float:
-    """Return, by bisection, a rejected value within _PRECISION of a value that is kept; 0 if 0 is not rejected."""
+    """Return, by bisection, a rejected value that is within _PRECISION of a value that is not rejected; 0 if 0 is not
+    rejected."""
     if not rejects(0.0):
         return 0.0
     low, high = 0.0, 1.0

@@ -93,9 +93,10 @@ class Power(Tabular):
         delta: delta of every epsilon in the answer.
         alpha: error probability.
         largest: the largest certifiable epsilon, which perfect guessing certifies.
-        expected_one_run: median, 5 % and 95 % quantile of the epsilon that an audit certifies, by Steinke et al. 2023.
-        expected_fdp: median, 5 % and 95 % quantile of this epsilon by the f-DP recursion.
-        expected_gaussian: median, 5 % and 95 % quantile of this epsilon by the recursion for Gaussian mechanisms only.
+        expected_one_run: median, 5 % and 95 % quantile of the certified epsilon, by Steinke et al. 2023.
+        expected_fdp: median, 5 % and 95 % quantile of the certified epsilon, by the f-DP recursion.
+        expected_gaussian: median, 5 % and 95 % quantile of the certified epsilon, by the f-DP recursion for Gaussian
+            mechanisms only.
         claims: number of users needed to reject each claim.
     """
 

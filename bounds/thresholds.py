@@ -153,7 +153,7 @@ def threshold_gaussian_bound(
 def split_bound(
     scores: LabelledScores, delta: float, *, alpha: float = 0.05, attacks: int = 1, seed: int = 0
 ) -> ThresholdBound:
-    """Return the Clopper-Pearson bound of one half at the best (threshold, direction) of the other half, K = 1.
+    """Choose threshold and direction on one half, and return the Clopper-Pearson bound on the other half (K = 1).
 
     See ``threshold_bound`` for the arguments.
     """

@@ -32,7 +32,7 @@ class CorpusRecord:
 
     Attributes:
         row: row number in the store.
-        user: the user who wrote the text.
+        user: the user to whom the text belongs.
         id: unique id of the record.
         document: the text, with the parts that count.
         date: date in the source's format; None if there is none.

@@ -80,7 +80,7 @@ def write_config(config: PlantConfig, out: Path) -> None:
 
 
 def seal_before_coins(out: Path, models: Mapping[str, str], noticed_from: float | None) -> None:
-    """Record the facts that are fixed before any coin, in addition to the plan.
+    """Add to the seal the facts that must be fixed before any coin is drawn.
 
     Args:
         models: fingerprints of the reference models, by name.

@@ -236,7 +236,8 @@ class VariantResult(Facts):
         epsilon_at_least: largest of the cells' jointly certified lower bounds; null if no cell has one.
         ceiling: bound on attackers' ROC curves; null without a guarantee for the audited people.
         canaries: AUROCs of canary users.
-        bands: exposure of thirds of the members.
+        bands: how exposed each third of the members is, with members sorted by number of records and by word divergence
+            (``Band``).
         dominated_by: variants that are no worse in any measure, and significantly better in one.
     """
 

@@ -1,10 +1,10 @@
 """A report is a list of sections, and a section is a list of typed blocks.
 
-The tables of contents are ``record_report.SECTIONS`` and ``sweep_report.SECTIONS``. Each entry has a heading and a
-function. From a record or a sweep, the function makes the section's content, or nothing if the section does not apply.
-Two back ends lay out sections: ``typesetting`` as a PDF, ``html`` as a web page. They depend on the kinds of blocks but
-not on sections, so a new section needs only one function and its entry. Only a new kind of block needs a change in both
-back ends.
+The tables of contents are ``record_report.SECTIONS`` and ``sweep_report.SECTIONS``. Each entry has a key, and may have
+a heading and a function. From a record or a sweep, the function makes the section's content, or nothing if the section
+does not apply. Two back ends lay out sections: ``typesetting`` as a PDF, ``html`` as a web page. They depend on the
+kinds of blocks but not on sections, so a new section needs only one function and its entry. Only a new kind of block
+needs a change in both back ends.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence

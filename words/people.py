@@ -10,7 +10,7 @@ class Wording:
     Attributes:
         audited: key of these words in ``AUDITED``.
         sides: the two groups, as in "distinguishes members from non-members".
-        member: name of the group in the training data.
+        member: name of the group of members.
         other: name of the group outside the training data.
         unit: plural name of the statistical unit.
         singular: singular name of the statistical unit.

@@ -45,7 +45,7 @@ class Fingerprinted(Protocol):
 
 
 class Measure(ABC, Generic[V]):
-    """A measurement of a job.
+    """A measurement that a job makes on its models.
 
     Attributes:
         name: key of the facts in the record; a measure in a config has its name there (``AskedMeasure``).

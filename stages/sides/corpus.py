@@ -70,7 +70,7 @@ class CorpusData:
 
 
 def counting(documents: Iterable[Document], stored: Counting, wanted: Counting) -> list[Document]:
-    """Return documents in which the wanted turns count, instead of the turns that the store counts."""
+    """Return the documents with ``wanted`` instead of ``stored`` as the rule for which turns count."""
     return list(documents) if stored is wanted else [document.counting(wanted) for document in documents]
 
 
