@@ -68,7 +68,7 @@ class Published:
 
 def another_format(path: Path, expected: str, contents: str) -> InputError:
     """Return the error for files in another format, with the expected format and the contents that were found."""
-    return InputError(f"'{path}' should be {expected}, but heldin found {contents}: name another file or folder")
+    return InputError(f"'{path}' should be {expected}, but heldin found {contents}. Name another file or folder")
 
 
 def table_files(path: Path) -> list[Path]:

@@ -185,7 +185,7 @@ def test_a_missing_file_is_named(source, tmp_path):
 
 
 def test_a_dataset_that_cannot_be_loaded_is_one_line(tmp_path):
-    with pytest.raises(InputError, match="cannot load dataset 'no/such-dataset': [^\n]+$"):
+    with pytest.raises(InputError, match=r"cannot load dataset 'no/such-dataset' \([^\n]+$"):
         HuggingFace("no/such-dataset", columns=COLUMNS).fingerprint()
 
 
