@@ -1,4 +1,5 @@
-"""Inspect the folder of an adapter without loading it: whether it is an adapter, and on which model it was trained."""
+"""Inspect a folder without loading a model: does it contain an adapter, and which base model was the adapter trained
+on?"""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,7 +26,7 @@ class AdapterBase:
     Attributes:
         name: folder or hub name of the base model.
         revision: branch, tag or commit of the base model on the hub.
-        named: name of the base in the adapter's config, if the user replaced it by ``name``.
+        named: name of the base in the adapter's config, if the user replaced this base with ``name``.
         beside: names of other adapters and model files in the adapter's folder; heldin loads none of them.
     """
 

@@ -57,7 +57,7 @@ class Load:
         tokens: number of sent tokens; for scoring, includes a token that a request may have to generate.
         counted: whether the tokenizer counted the tokens; if not, the number is an estimate.
         generated: number of generated tokens; 0 unless texts are continued.
-        about: whether the actual number may differ.
+        about: whether the actual number of tokens may differ.
     """
 
     requests: int
@@ -77,8 +77,8 @@ class EndpointModel:
         tokenizer: the model's own tokenizer; None: texts are sent as plain text.
         window: maximum number of tokens of a text in one request; None without a tokenizer.
         leads: the server's tokens for each character that heldin puts before a text; used without a tokenizer.
-        fingerprint: hash of every known setting that affects the scores: address, name, style, tokenizer, window. It
-            does not cover the weights.
+        fingerprint: hash of every known setting that affects the scores: address, name, style, tokenizer, window. The
+            hash does not cover the weights.
     """
 
     name: str
@@ -193,7 +193,7 @@ def probe_now(model: EndpointModel) -> float:
 
 
 def prompts_of(model: EndpointModel, texts: Sequence[str]) -> list[tuple[int, str | list[int]]]:
-    """Return pairs of a text's number and a prompt, in order. A text that is cut into windows has several prompts.
+    """Return pairs of a text's number and a prompt, in order. A text in several windows has several prompts.
 
     Raises InputError for a text without tokens, or for a chat if there is no tokenizer.
     """

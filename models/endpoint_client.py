@@ -46,8 +46,8 @@ class Endpoint:
         concurrency: maximum number of requests in flight.
         timeout: seconds without data after which heldin gives up a request.
         max_tries: maximum number of tries per request, including the first.
-        first_wait: mean seconds before the second try, varied by up to half; doubles with every further try, up to a
-            minute.
+        first_wait: mean seconds before the second try, varied by up to half; the wait doubles with every further try,
+            up to a minute.
 
     Raises:
         InputError: the address is invalid or contains a secret, ``key_variable`` is the key instead of a variable's

@@ -1,4 +1,4 @@
-"""Load a causal language model and its tokenizer safely, or report in one line why they cannot be loaded.
+"""Load a causal language model and its tokenizer safely, or report in one line why this is impossible.
 
 heldin reads weights only from safetensors, and never runs a model's own code. It loads a LoRA adapter onto its base
 model, and in float32 merges the two. For a model that also reads images or sound, it loads all weights, but scores only
@@ -168,7 +168,7 @@ def say_how_loaded(model: object, say: Callable[[str], object]) -> None:
 
 
 def load_tokenizer(name: str, *, revision: str | None = None) -> PreTrainedTokenizerBase:
-    """Load the tokenizer of a hub name or folder. Raises InputError if it has none."""
+    """Load the tokenizer of a hub name or folder. Raises InputError if there is no tokenizer."""
     if not Path(name).is_dir():
         require_hub_name(name, "tokenizer")
         require_on_hub(name, "tokenizer", revision)
@@ -187,7 +187,7 @@ def load_tokenizer_of(name: str, adapter_base: str | None = None) -> PreTrainedT
         adapter_base: base that replaces the base in an adapter's config.
 
     Raises:
-        InputError: neither has a tokenizer.
+        InputError: neither the adapter nor the base has a tokenizer.
     """
     while is_adapter(Path(name)) and not (Path(name) / "tokenizer.json").is_file():
         name = base_of(Path(name), adapter_base).name

@@ -62,7 +62,8 @@ def require_base(folder: Path, at: AdapterBase) -> None:
 
 
 def read_config(name: str, revision: str | None = None) -> Any:
-    """Return a model's config. Raises InputError if it cannot be read, or if the model is an encoder-decoder."""
+    """Return a model's config. Raises InputError if the config cannot be read, or if the model is an
+    encoder-decoder."""
     with reading(name, f"cannot load model '{name}'"):
         config = AutoConfig.from_pretrained(name, revision=revision, trust_remote_code=False)
     if getattr(config, "is_encoder_decoder", False):
@@ -144,7 +145,8 @@ def require_folder_or_hub_name(name: str) -> None:
 
 
 def weight_files(name: str, revision: str | None = None) -> list[Path]:
-    """Return the files of a model's weights, downloaded from the hub if needed; empty if their names are unknown.
+    """Return the files of a model's weights, after a download from the hub if needed; empty if the file names are
+    unknown.
 
     Raises InputError if a download fails, or the list of files is damaged.
     """

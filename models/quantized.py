@@ -50,7 +50,8 @@ def format_of(stated: Any, name: str, plain: Sequence[str]) -> str | None:
 def fixed_options(stored: Stored, precision: ScoringPrecision, device: torch.device | None) -> dict[str, Any]:
     """Return arguments of ``from_pretrained`` for quantised weights, which transformers loads in their stored format.
 
-    Raises InputError for a precision that differs from the weights'. fp32 is the default, and raises no error.
+    Raises InputError for a precision that differs from the precision of the weights. fp32 is the default, and raises no
+    error.
     """
     if precision not in ("fp32", stored.own):
         raise InputError(

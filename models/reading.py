@@ -77,7 +77,7 @@ def _needs_code(model: str) -> bool:
 
 
 def first_sentence(error: BaseException) -> str:
-    """Return the first line of a library's message. If it only announces a reason, add the next line."""
+    """Return the first line of a library's message. If this line only announces a reason, add the next line."""
     # Messages of transformers run over many lines of advice; torch's "Error(s) in loading ...:" comes before the error.
     lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
     text = lines[0]

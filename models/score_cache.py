@@ -286,7 +286,8 @@ def _with_check(scores: TokenScores, model: int, key: bytes) -> bytes:
 
 
 def _checked(blob: bytes, model: int, key: bytes, kind: int) -> bytes | None:
-    """Return the packed scores of a row; None if they were changed on disk, which makes heldin score the text again."""
+    """Return the packed scores of a row; None if somebody changed the scores on disk. heldin then scores the text
+    again."""
     packed = blob[:-_CHECK]
     return packed if blob[-_CHECK:] == _check(packed, model, key, kind) else None
 

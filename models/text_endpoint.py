@@ -42,7 +42,7 @@ class Offers:
         top_k: number of next tokens that the server lists with log-probabilities; 0: none.
         seed: whether the same seed gives the same text.
         several: whether one request can return several texts (``n``).
-        temperature: whether the server samples; tested with different seeds, which must give different texts.
+        temperature: whether different seeds gave different texts in a test, so the server samples.
     """
 
     prefill: bool
@@ -97,7 +97,7 @@ class TextEndpoint:
         prompt: request that precedes a text that is not a chat; None: the default request.
         refusing: which texts count as refusals, and how they are scored.
         fingerprint: hash of every known setting that affects the answers.
-        conduct: counts of properties of the answers.
+        conduct: counts that describe the answers.
     """
 
     name: str

@@ -41,8 +41,8 @@ class Row:
         auroc: AUROC of the primary attack.
         auroc_low: lower end of the 95 % interval of ``auroc``.
         auroc_high: upper end of the 95 % interval of ``auroc``.
-        difference: AUROC minus the first run's, with a 95 % interval; None in the first row, and for runs that cannot
-            be compared.
+        difference: AUROC minus the first run's AUROC, with a 95 % interval; None in the first row, and for runs that
+            cannot be compared.
         paired: whether both runs have the same members and non-members, so the interval uses paired differences.
         tpr_at: pairs (FPR, TPR); TPR is None if there are too few non-members for this FPR.
         ceiling: the accountant's bound on AUROC; None without a bound.
@@ -264,7 +264,8 @@ def _defense(training: TrainingFacts | None) -> str:
 
 
 def _same(record: Record) -> tuple[tuple[str, Hashable], ...]:
-    """Return the properties that runs must share. Otherwise a difference may not come from the defense."""
+    """Return the properties that comparable runs share. If they differ, a difference of results may not come from the
+    defense."""
     return (
         ("corpora", record.corpus.fingerprint),
         ("reference models", record.reference.fingerprint),

@@ -141,7 +141,8 @@ def _problems(finished: Mapping[str, Finished], plan: str) -> dict[str, str]:
         source = models.get(record.reference.fingerprint, name)
         if source != name:
             problems[name] = (
-                f"the cell was scored with the model of cell {source}, but the two cells share coins: remove the cell's folder"
+                f"the cell was scored with the model of cell {source}, but the two cells share coins:"
+                " remove the cell's folder"
             )
             continue
         # Named alike, made alike: a file or folder that changed meanwhile makes another comparison.

@@ -206,7 +206,7 @@ def test_an_aggregation_is_that_of_numpy_and_ignores_order(aggregation):
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_a_score_that_is_not_finite_names_its_user(aggregation, value):
     with pytest.raises(
-        InputError, match=r"attack 'x': score number 2 of 2 is (nan|inf). Every user needs a finite score"
+        InputError, match=r"attack 'x': score number 2 of 2 is (nan|inf). Return a finite score for every user"
     ):
         lift_to_users("x", {"ann": [1.0], "bob": [value]}, aggregation)
 
