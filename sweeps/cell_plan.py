@@ -45,7 +45,7 @@ def placed_cells(sweep: Sweep, out: Path) -> list[PlacedCell]:
 
 
 def plan_of(sweep: Sweep) -> dict[str, Any]:
-    """Return everything that is fixed before any coin: the config of every cell. The number of workers has no
+    """Return everything that is fixed before any coin is drawn: the config of every cell. The number of workers has no
     effect."""
     cells = [
         {
@@ -70,7 +70,7 @@ def take_sweep(sweep: Sweep, out: Path) -> None:
     """Create the folder of a sweep, or check that it belongs to an earlier, unfinished call with the same sweep.
 
     Raises:
-        InputError: the folder contains something else, or a config uses a model from inside the folder.
+        InputError: the folder contains other files, or a config uses a model from inside the folder.
     """
     _refuse_own_models(sweep, out)
     plan = plan_of(sweep)

@@ -42,8 +42,8 @@ class Finished:
 
     @property
     def auroc(self) -> float:
-        """AUROC of the primary attack, unrounded, because at a record's three decimals similar models would not
-        differ."""
+        """AUROC of the primary attack. It is unrounded, because similar models would not differ at a record's three
+        decimals."""
         return auroc(*self.sides)
 
     @property
@@ -81,7 +81,7 @@ def finished_cells(
 
     Args:
         cells: cells of a sweep, in order.
-        plan: hash of the plan; every record must contain it.
+        plan: hash of the plan; every record must contain this hash.
     """
     finished: dict[str, Finished] = {}
     problems: dict[str, str] = {}

@@ -53,7 +53,7 @@ class CellState:
         code: exit code of the last process; null before the first process.
         reason: last output line of the last process if it failed. It has no quoted text, because no user name may be
             published.
-        halted: whether a filter ended training without a model. This is a result.
+        halted: whether a filter ended training without a model, which counts as a result.
     """
 
     seconds: float = 0.0

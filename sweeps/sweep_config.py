@@ -25,8 +25,8 @@ class Resources(Section):
     ``threads`` sets the cores of each cell.
     """
     processes: Few = 1
-    """Number of processes of each cell, which torchrun starts and which share the training. If there are GPUs, each
-    process has one.
+    """Number of processes of each cell. torchrun starts these processes, and they share the training. If there are
+    GPUs, each process has one GPU.
     """
     threads: Few | None = None
     """Number of threads per process; null: an equal share of the machine's cores."""
@@ -90,7 +90,7 @@ class SweepConfig(Section):
     a key.
     """
     resources: Resources = Resources()
-    """Machines and processes for the runs. They change numbers only by the rounding of sums."""
+    """Machines and processes for the runs. These settings change numbers only by the rounding of sums."""
 
     @model_validator(mode="after")
     def _few_cells(self) -> "SweepConfig":
