@@ -22,7 +22,7 @@ class Part(StrEnum):
 
 
 class Role(StrEnum):
-    """A user's role. Chance decides between held-in and held-out. A user who is always in is not audited."""
+    """A user's role. Chance decides between member and non-member. A user who is always in training is not audited."""
 
     HELD_IN = "held_in"
     HELD_OUT = "held_out"

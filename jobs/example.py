@@ -67,7 +67,7 @@ def write_example(
     Args:
         users: number of users; every second user is public.
         seed: seed of texts, coins and scores; equal seeds give equal files.
-        models: whether to train a base model on the public users and a model on the held-in users (about two minutes).
+        models: whether to train a base model on the public users and a model on the members (about two minutes).
         rows: type of the rows.
 
     Raises:

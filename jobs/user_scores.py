@@ -28,7 +28,7 @@ class UserScore:
 
     Attributes:
         score: score of the primary attack; a higher score means that the user is more likely a member.
-        member: whether the user is held in.
+        member: whether the user is a member.
     """
 
     user: str

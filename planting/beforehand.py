@@ -130,7 +130,8 @@ def control_lines(config: PlantConfig, rows: int, unseen: int) -> list[str]:
 
 
 def planned_power(config: PlantConfig, rows: int, unseen: int) -> float | None:
-    """Return the lowest AUROC of real rows for which the audit relies on the control; None if it never does."""
+    """Return the lowest AUROC of real rows for which the audit relies on the control; None if the audit never relies on
+    the control."""
     return noticed_from(*rows_of_control(config, rows, unseen), planned_canaries(config))
 
 
@@ -173,7 +174,7 @@ def _told_by_form(config: PlantConfig, data: RunData) -> list[str]:
 
 
 def _made_up(data: RunData) -> list[str]:
-    """Return the canary users with made-up texts, who replace nobody and do not consist of real rows."""
+    """Return the canary users with made-up texts. They replace nobody, and do not consist of real rows."""
     own = (user for user, canary in data.canaries.items() if canary.source is None)
     return [user for user in own if user not in data.of_real_rows]
 

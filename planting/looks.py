@@ -1,4 +1,4 @@
-"""The looks at models that a planted training set was used for. The list of looks is in the set's folder of secrets."""
+"""The looks at models that were trained on a planted set. The list of looks is in the set's folder of secrets."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -67,7 +67,8 @@ def served_models(out: Path) -> dict[str, bool]:
 
 
 def note_served(name: str, out: Path, *, whole: bool) -> None:
-    """Record a model behind an endpoint before it is scored, or that it changed during scoring (``whole`` false)."""
+    """Record a model behind an endpoint before scoring, or record that the model changed during scoring (``whole``
+    false)."""
     kept = _read(out)
     _write({**kept, "served": {**kept["served"], name: whole}}, out)
 

@@ -74,7 +74,7 @@ def plant(config: PlantConfig, out: Path, reporter: Reporter) -> Manifest:
         out: folder that receives the training set and manifest, to hand on, and the secrets, to keep.
 
     Raises:
-        InputError: the training set or the model is unusable, or ``out`` contains something else.
+        InputError: the training set or the model is unusable, or ``out`` contains other files.
     """
     require_readable(config)
     require_not_purged(out)
@@ -209,7 +209,8 @@ def _named(config: PlantConfig) -> dict[str, str | None]:
 
 
 def _take_folder(config: PlantConfig, out: Path) -> None:
-    """Mark the folder as heldin's, or find what an earlier call began. Does not touch other files in the folder."""
+    """Mark the folder as heldin's, or find the unfinished planting of an earlier call. Does not touch other files in
+    the folder."""
     if config.training.is_relative_to((out / TRAINING).resolve()):
         raise InputError(f"'{config.training}' is in the folder for the planted training set: choose another --out")
     finished = (out / MANIFEST).is_file()
@@ -243,8 +244,7 @@ def _take_folder(config: PlantConfig, out: Path) -> None:
 def length_correlations(config: PlantConfig, source: TrainingSet, base: LanguageModel) -> dict[str, float]:
     """Return, for each attack, the rank correlation between score and text length under the reference model.
 
-    For a likelihood ratio, the correlation is that of the reference's likelihood, because length affects both
-    likelihoods alike.
+    For a likelihood ratio, heldin uses the reference's likelihood, because length affects both likelihoods alike.
     """
     rows = itertools.islice(source.rows(BadRows(OnBadRows.SKIP)), _FIRST)
     every = {
@@ -274,8 +274,8 @@ def least_by_length(correlations: Mapping[str, float]) -> str:
 
 
 def form_facts(config: PlantConfig, data: RunData) -> FormFacts | None:
-    """Return how well text alone distinguishes canary rows from real rows; None without canary users. Depends on no
-    coin."""
+    """Return how well text alone distinguishes canary rows from real rows; None without canary users. The result
+    depends on no coin."""
     if not data.canaries:
         return None
     key, corpus = seed_key(config.seed), data.corpus.store

@@ -35,9 +35,7 @@ _KINDS = ("jsonl", "csv", "parquet")  # formats whose rows can be written again 
 
 
 class PlantedSplit(Section):
-    """The audited users, and the rows that heldin sets aside. Users who are not audited are members with all their
-    rows.
-    """
+    """The audited users, and the rows that heldin sets aside. Unaudited users are members with all their rows."""
 
     audit_fraction: float | None = Field(None, gt=0, le=1)
     """Probability that a user is audited, by a separate public coin; null: all users, or ``audit_pool`` of them."""
@@ -146,9 +144,9 @@ class PlantConfig(MeasureKeys):
     --declared-by.
     """
     unseen: ExpandedPath | None = None
-    """File of rows with the same columns that no training uses, such as a test set. Compared with these rows, the audit
-    can show what the model learned from other rows, even if it was trained on the original file. null: heldin leaves
-    out split.control_rows.
+    """File of rows with the same columns that no training uses, such as a test set. A comparison with these rows shows
+    whether the model learned other rows, even if somebody trained it on the original file. null: heldin leaves out
+    split.control_rows.
     """
     columns: PlantColumns = PlantColumns()
     """Names of the columns. In the planted training set, heldin replaces the names of users, and ids if there are any.

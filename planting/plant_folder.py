@@ -31,13 +31,13 @@ class Manifest:
         created: UTC time at which heldin planted the set.
         plan: hash of all settings of the audit, fixed before the coins.
         reference: fingerprint of the reference model, fixed before the coins.
-        ledger: keyed hash of the list of members, which commits to it.
+        ledger: keyed hash of the list of members, as a commitment to the list.
         file: name of the training set.
         sha256: hash of the training set's content.
         skipped: counts of the rows of the original set that were left out.
         columns: column names by role.
         looks: number of checkpoints that the audit's error probabilities cover.
-        evidence: how the audit will learn which rows the model was given: "callback" or "declared".
+        evidence: source of the facts about the rows that the model was given: "callback" or "declared".
         split: the split to train on, if the training set is a folder with several splits.
     """
 
@@ -70,7 +70,8 @@ def _plan(text: str) -> str:
 
 
 def write_config(config: PlantConfig, out: Path) -> None:
-    """Write the config to ``out``, which only its owner can read. Write its hash to the secrets, before any coin."""
+    """Write the config to ``out``, which only its owner can read. Write its hash to the secrets, before any coin is
+    drawn."""
     text = yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False)
     # The seal first: with it the folder is heldin's, and a call that is killed in between begins again.
     private_directory(out / "ledger")
@@ -84,7 +85,8 @@ def seal_before_coins(out: Path, models: Mapping[str, str], noticed_from: float 
 
     Args:
         models: fingerprints of the reference models, by name.
-        noticed_from: lowest AUROC of real rows for which the positive control notices filters; None: it never does.
+        noticed_from: lowest AUROC of real rows for which the positive control notices filters; None: the control never
+            notices filters.
 
         Raises InputError if coins were drawn with other models or another AUROC.
     """
@@ -95,7 +97,7 @@ def seal_before_coins(out: Path, models: Mapping[str, str], noticed_from: float 
 
 
 def require_models(out: Path, models: Mapping[str, str]) -> None:
-    """Raise InputError if a reference model is not the model that was fixed before the coins."""
+    """Raise InputError if a reference model differs from the model that was fixed before the coins were drawn."""
     sealed = _read_seal(out)["models"]
     # Another reference gives other scores, and one that is chosen after the coins may be chosen by them.
     other = next((name for name, fingerprint in models.items() if sealed.get(name) != fingerprint), None)
@@ -122,13 +124,14 @@ def write_manifest(manifest: Manifest, out: Path, form: FormFacts | None, unseen
 
 
 def unseen_hash(out: Path) -> str | None:
-    """Return the hash of the stored sample of unseen rows; None if the plan has none."""
+    """Return the hash of the stored sample of unseen rows; None if the plan has no such rows."""
     unseen: str | None = _read_seal(out)["unseen"]
     return unseen
 
 
 def planned_noticing(out: Path) -> float | None:
-    """Return the lowest AUROC of real rows for which the plan relies on the positive control; None: it never does."""
+    """Return the lowest AUROC of real rows for which the plan relies on the positive control; None: the plan never
+    relies on the control."""
     noticed: float | None = _read_seal(out)["noticed_from"]
     return noticed
 
@@ -199,5 +202,5 @@ def fingerprints(config: PlantConfig) -> dict[str, str]:
 
 
 def further_references(config: PlantConfig) -> list[str]:
-    """Return the names of the reference models other than the primary one."""
+    """Return the names of the reference models other than the primary reference model."""
     return [reference.model_name for reference in config.attack.references if reference.model_name]

@@ -1,6 +1,7 @@
-"""The records of a training set. They are copied to the ledger's folder, so the audit does not need the set again.
+"""The records of a training set. heldin copies the records to the ledger's folder, so the audit does not need the set
+again.
 
-heldin refuses columns that identify people, because canary rows would copy them from other users' rows.
+heldin refuses columns that identify people, because canary rows would copy such columns from other users' rows.
 """
 
 import itertools
@@ -126,7 +127,7 @@ def copy_records(
 
     Args:
         ledger: folder of secrets; if it contains ``ledger.json``, coins have been drawn.
-        on_bad: which unusable rows are left out and counted.
+        on_bad: rule for the unusable rows that heldin leaves out and counts.
         telling: object that counts values of rows; None: do not search for columns that identify people.
 
     Raises:

@@ -2,8 +2,8 @@
 
 The log is a folder with a *segment* for each start of a training and each of its processes. A segment has two files.
 ``segment-0001-0.json`` describes the process and its checkpoints. ``segment-0001-0.reads`` has one ``READ`` per
-sequence, in order. Each segment contains the digest of the previous segment, so a missing segment is noticed. The log
-is a plain file, so the person who signs is responsible for it (docs/plant.md).
+sequence, in order. Each segment contains the digest of the previous segment, so heldin notices a missing segment. The
+log is a plain file, so the person who signs is responsible for it (docs/plant.md).
 """
 
 import hashlib
@@ -309,7 +309,7 @@ def _reads(segment: Segment, kept: Checkpoint, folder: Path) -> Reads:
 
 
 def own_bounds(tokens: Sequence[int], ends: frozenset[int]) -> tuple[int, int]:
-    """Return where a row's own tokens begin and end, without the tokens that a trainer adds around them."""
+    """Return the bounds of a row's own tokens, without the tokens that a trainer adds around these tokens."""
     first, last = 0, len(tokens)
     while first < last and tokens[first] in ends:
         first += 1
@@ -319,5 +319,5 @@ def own_bounds(tokens: Sequence[int], ends: frozenset[int]) -> tuple[int, int]:
 
 
 def hash_of(tokens: Sequence[int]) -> bytes:
-    """Return a hash of token ids, without trailing zeros, because numpy's byte arrays drop trailing zeros as well."""
+    """Return a hash of token ids. Trailing zeros are dropped, because numpy's byte arrays drop trailing zeros too."""
     return hashlib.blake2b(np.asarray(tokens, dtype=np.int64).tobytes(), digest_size=_SIZE).digest().rstrip(b"\0")

@@ -190,8 +190,8 @@ class TrainingSet:
     ) -> Iterator[tuple[Record, Row]]:
         """Yield the record (user, text, id, date) and all columns of every usable row, in order.
 
-        If only parts of texts count, the record also has the parts. It lacks them if ``unparted`` is known, because an
-        earlier pass stored them.
+        If only parts of texts count, the record also has the parts. The record has no parts if ``unparted`` is known,
+        because an earlier pass stored the parts.
 
         Args:
             bad: counts unusable rows.
@@ -230,7 +230,7 @@ class TrainingSet:
                 yield record, {name: value for name, value in row.items() if name not in self.columns.drop}
 
     def _document(self, row: Row, number: int, unparted: list[int] | None, late: set[str] | None) -> Document | None:
-        """Return the text with its parts; None if texts have no parts, or an earlier pass stored them.
+        """Return the text with its parts; None if texts have no parts, or an earlier pass stored the parts.
 
         Raises ValueError for a row without a scored part, and adds its number to ``unparted``. Adds late texts to
         ``late``.
@@ -384,7 +384,7 @@ def with_made_up_rejected(row: Row, columns: PlantColumns, record: str, seed: in
     """Return a canary user's row with a made-up rejected text, as long as the rejected text of the row that lends its
     form.
 
-    The lending row's rejected text itself cannot be used: the row is set aside, and may belong to a non-member.
+    heldin cannot use the lending row's rejected text: the row is set aside, and may belong to a non-member.
 
     Args:
         row: canary user's row, with the other columns of the lending row.
@@ -423,7 +423,7 @@ def require_named(columns: PlantColumns, row: Row, where: str) -> None:
 
 
 def look_at(config: PlantConfig) -> None:
-    """Read the first row of a training file before any model is loaded. Raises InputError if it lacks a column."""
+    """Read the first row of a training file before any model is loaded. Raises InputError if the row lacks a column."""
     path, names = config.training, [*config.columns.others().values(), *config.columns.text_columns]
     if is_dataset(path):
         return

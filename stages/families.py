@@ -1,4 +1,4 @@
-"""Every family of kinds, by the name of its entry-point group. A family is imported when it is first used."""
+"""Every family of kinds, by the name of its entry-point group. heldin imports a family at its first use."""
 
 import importlib
 from collections.abc import Sequence
@@ -40,7 +40,7 @@ def require_same_code(kinds: Sequence[Origin]) -> None:
 
 def keep_code(config: BaseModel, folder: Path) -> None:
     """Write the other packages' kinds in a config, with a hash of their code, to a job's new folder. Writes nothing if
-    there are none."""
+    there are no such kinds."""
     if kinds := origins_in(config):
         content = [origin.model_dump(mode="json") for origin in kinds]
         write_artefact(folder / KINDS, strict_json({"kinds": content}) + "\n")

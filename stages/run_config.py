@@ -1,4 +1,4 @@
-"""The configuration of a run, in YAML, checked by pydantic. All errors are reported at once, with nearest keys."""
+"""The configuration of a run, in YAML, checked by pydantic. heldin reports all errors at once, with nearest keys."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
@@ -59,8 +59,8 @@ class SplitConfig(Section):
     certified statement, and voids a user-level epsilon.
     """
     audit_pool: Annotated[Count, Field(ge=2)] | None = None
-    """Number of audited users and entities; all others are always members. null: all are audited. A number here voids a
-    user-level epsilon.
+    """Number of audited users and entities; all others are always members. null: all users are audited. A number here
+    voids a user-level epsilon.
     """
     audit_fraction: float | None = Field(None, gt=0, le=1)
     """Probability that a user is audited, by a separate public coin; all other users are always members. null: all
@@ -96,7 +96,7 @@ class PublicTexts(Section):
     source: CorpusSource | None = None
     """Public corpus; null: the run's corpus without its audited users."""
     users: UserFilter = UserFilter(min_records=1)
-    """Public users, among the users of ``source``, or without ``source`` among the users who are not audited."""
+    """Public users, among the users of ``source``, or without ``source`` among the unaudited users."""
     max_records_per_user: Count | None = None
     """Maximum number of records per user; heldin takes the first records. null: all."""
 
@@ -105,7 +105,7 @@ class SaliencyConfig(PublicTexts):
     """Public users whose gradients pick the layers for adapters (``finetune.lora.targets: auto``)."""
 
     users: UserFilter = UserFilter(min_records=1, max_users=256)
-    """Public users, among the users of ``source``, or without ``source`` among the users who are not audited."""
+    """Public users, among the users of ``source``, or without ``source`` among the unaudited users."""
     max_records_per_user: Count | None = 8
     """Maximum number of records per user; heldin takes the first records. null: all."""
 
@@ -210,7 +210,7 @@ class RunConfig(MeasureKeys):
     """The defense during training: none, clipping alone, or a differentially private mechanism."""
     previous: tuple[PreviousConfig, ...] | None = None
     """Earlier releases about the same people, each as a path or {plan: PATH, times: N}. []: there are none. null: not
-    stated. The report and the model card state this, with the epsilon of all releases together.
+    stated. The report and the model card list these releases, with the epsilon of all releases together.
     """
     data_defenses: tuple[DataDefense, ...] = ()
     """Steps that heldin applies to the training records before training, in this order, such as deduplication and caps.
@@ -405,7 +405,8 @@ class RunConfig(MeasureKeys):
 
 
 def load_config(path: Path, overrides: Sequence[str] = ()) -> RunConfig:
-    """Read a YAML config. Merges it over the config that it ``extends``, if any, and applies ``a.b=value`` overrides.
+    """Read a YAML config. Merges the config with the config in ``extends``, if there is one, and applies ``a.b=value``
+    overrides.
 
     Raises:
         InputError: the file does not exist, is invalid YAML, or has errors; the message lists all of them.

@@ -52,8 +52,8 @@ class CheckpointAudit:
     Attributes:
         model: folder or hub name of the model; with ``remote``, its name at the endpoint.
         reference: the primary reference model; ``endpoint:NAME`` is a model at the same endpoint.
-        held_in: file of texts of held-in users.
-        held_out: file of texts of held-out users.
+        held_in: file of members' texts.
+        held_out: file of non-members' texts.
         columns: role of each column in the files.
         others: further reference models.
         form: how the files are written.
@@ -363,7 +363,7 @@ class Groups:
         stores: store of each file, under "held-in" and "held-out".
         member: whether each user is a member. The order is by name, so it reveals nothing about membership.
         texts: scored documents of each user, in the order of ``member``.
-        seen: matches of held-in (True) and held-out (False) users with the training file, by the counted part of whole
+        seen: matches of members (True) and non-members (False) with the training file, by the counted part of whole
             texts; None without a training file.
         seen_turns: matches by turn, because training may also read uncounted turns; equal to ``seen`` for plain texts.
     """

@@ -1,4 +1,4 @@
-"""Losses of target and base model on test texts of held-out users. Neither model was trained on these texts."""
+"""Losses of target and base model on test texts of non-members. Neither model was trained on these texts."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -23,10 +23,10 @@ from heldin.stages.measures.tables import LOSSES, losses_of
 
 @dataclass(frozen=True)
 class Losses(Measure[dict[str, UserLoss]]):
-    """The losses of each held-out user.
+    """The losses of each non-member.
 
     Attributes:
-        texts: test texts of each held-out user.
+        texts: test texts of each non-member.
         base: the model before fine-tuning, or the nearest model that is known.
         beta: beta of the loss of preference pairs (``models.preference.DirectPreference``).
     """

@@ -1,6 +1,6 @@
 """The tables that measures write to a job's folder: their names, and functions that read them without a model.
 
-heldin finds a package's tables without importing the package's code.
+heldin finds a package's tables without an import of the package's code.
 """
 
 from collections.abc import Mapping, Sequence

@@ -34,7 +34,7 @@ class CorpusData:
         public: rows of public users that pre-training may see.
         saliency: rows of public users whose gradients pick the layers for adapters.
         validation_rows: rows of public validation users.
-        text_unit: what one record is: a record of the source, or a sentence.
+        text_unit: unit of a record: a record of the source, or a sentence.
         reading: rule that turns rows into documents.
     """
 
@@ -161,7 +161,7 @@ def corpus_facts(corpus: CorpusData) -> CorpusFacts:
 
 
 def _validation_users(config: RunConfig, store: CorpusStore, audited: Selection) -> tuple[str, ...]:
-    """Return the public users for choosing the checkpoint by their loss. They are neither audited nor used in
+    """Return the public users for choosing the checkpoint by their loss. These users are neither audited nor used in
     pre-training."""
     rule = config.corpus.public_validation
     if rule is None:

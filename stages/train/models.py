@@ -66,7 +66,7 @@ def scored_base(config: RunConfig, base_name: str) -> LanguageModel:
 def require_arithmetic(config: RunConfig) -> None:
     """Check, before any input is read, that the device exists and supports the arithmetic in the config.
 
-    Raises InputError if not.
+    Raises InputError if the device or its arithmetic is missing.
     """
     device = default_device()
     if spreads():
@@ -77,8 +77,8 @@ def require_arithmetic(config: RunConfig) -> None:
 
 
 def check_references(config: RunConfig, corpus: CorpusData) -> None:
-    """Check before training that no reference will stop the run later. Raises InputError if a model or public users are
-    missing."""
+    """Check all references before training, so no reference stops the run later. Raises InputError if a model or public
+    users are missing."""
     for name in named_references(config):
         require_model(name)
     for spec in config.attack.references:

@@ -1,4 +1,4 @@
-"""The objective of a run, and documents as its training sees them."""
+"""The objective of a run, and documents in the form for training."""
 
 from collections.abc import Sequence
 

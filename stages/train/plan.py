@@ -2,8 +2,8 @@
 
 A plan also contains the steps on the data before training, and the assumptions of its guarantee.
 
-The plan of a private run does not depend on the private records. The number of steps of a plain run does. ``plan_fit``
-compares a plan with the records.
+The plan of a private run does not depend on the private records. The number of steps of a plain run does depend on
+them. ``plan_fit`` compares a plan with the records.
 """
 
 from pathlib import Path
