@@ -36,7 +36,7 @@ class CorpusConfig(Section):
     first row. ``columns.text`` may name the column of messages."""
     turns: Counting | None = None
     """Turns of a row that deduplication, caps, statistics and canary users use; null: the turns in finetune.loss_on.
-    heldin searches all turns for entities, since a model reads all turns.
+    heldin searches all turns for entities, because a model reads all turns.
     """
     template: ExpandedPath | None = None
     """File with a chat template in Jinja, which turns messages into text; null: the template of the base model's

@@ -59,7 +59,7 @@ def make_table(database: duckdb.DuckDBPyConnection, schema: pa.Schema) -> None:
 
 
 def take_in(database: duckdb.DuckDBPyConnection, batches: Iterator[pa.RecordBatch], schema: pa.Schema = STAGED) -> None:
-    """Stream the batches into the table ``records``. An error of the batches' source is raised unchanged."""
+    """Stream the batches into the table ``records``. An error of the batches' source passes through unchanged."""
     raised: list[BaseException] = []
 
     def watched() -> Iterator[pa.RecordBatch]:
@@ -120,7 +120,7 @@ def write_records(database: duckdb.DuckDBPyConnection, path: Path) -> tuple[pa.T
 
 
 def number_copies(database: duckdb.DuckDBPyConnection) -> None:
-    """Append a number to each made id: its place among equal ids, in the source's order."""
+    """Append a number to each made id: the place of the record among records with this id, in the source's order."""
     database.execute(
         # Partitioned by ``made`` too: an id that a source gives may look like a made one.
         "CREATE TABLE numbered AS SELECT * EXCLUDE (id, made), CASE WHEN made THEN id || '-' ||"

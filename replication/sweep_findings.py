@@ -1,4 +1,5 @@
-"""Published findings about sweeps. Each is tested by the difference between two variants (``findings.yaml``)."""
+"""Published findings about sweeps. heldin tests each finding by the difference between two variants
+(``findings.yaml``)."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -27,41 +28,42 @@ _LOSSES = ("loss", "gain")
 
 
 class Published(Section):
-    """The figures of a paper, which stand next to ours in the same unit only."""
+    """The figures of a paper. heldin shows these figures next to its own figures only in the same unit."""
 
     unit: Literal["auroc", "loss", "perplexity"]
-    """auroc; loss in nats per token; or perplexity."""
+    """Unit of the figures: auroc, loss (nats per token) or perplexity."""
     values: tuple[float, float]
-    """Of ``against`` and of ``variant``."""
+    """Published values of ``against`` and of ``variant``."""
 
 
 class Finding(Section):
-    """A published finding, tested by the difference of two variants: the test is fixed before anything is measured."""
+    """A published finding, tested by the difference of two variants. The test is fixed before any measurement."""
 
     finding: str
-    """What is said to hold, in a sentence."""
+    """The finding, as a sentence."""
     source: str
-    """Paper, and where in it."""
+    """Paper, and the place in the paper."""
     of: Literal["auroc", "loss", "canaries", "gain"]
-    """auroc of the leading attack; loss on held-out users' test texts; canaries, the mean AUROC of their groups; or
-    gain, how far that loss is below the base model's."""
+    """Measure of the finding. auroc: of the primary attack. loss: on non-members' test texts. canaries: mean AUROC over
+    groups of canary users. gain: base model's loss minus this loss."""
     variant: str
-    """The variant that is said to differ, or not to."""
+    """Variant that the finding is about."""
     against: str | float
-    """The variant with which it is compared, or a number."""
+    """Variant to compare ``variant`` with, or a number."""
     share: Positive = 1.0
-    """Of gains: what part of the other's gain the variant's is compared with."""
+    """For gains: share of the other variant's gain with which heldin compares the variant's gain."""
     beyond: tuple[str, str] | None = None
-    """Another variant and that which it is held against: what is tested is how far the first difference is below or
-    above this one. Of losses only."""
+    """Two further variants. heldin then tests whether the difference between ``variant`` and ``against`` is above or
+    below the difference between these two. Only for losses."""
     sizes: bool = False
-    """With ``beyond``: whether the size of the first difference is above the size of the other, by any sign."""
+    """With ``beyond``: whether to compare absolute values, so the finding holds if the first difference is larger than
+    the other, whatever their signs."""
     expect: Expected
-    """Whether the variant is said to have less of it, more, or the same."""
+    """Whether the variant should have less of the measure, more, or the same."""
     margin: Positive = MARGIN
-    """Differences within it are no differences."""
+    """Differences of at most this size count as no difference."""
     published: Published | None = None
-    """The published figures; null if the paper prints none."""
+    """The published figures; null if the paper prints no figures."""
 
     @model_validator(mode="after")
     def _of_losses(self) -> "Finding":
@@ -124,7 +126,7 @@ class FindingResult:
 def findings_of(name: str, sweep: Sweep) -> tuple[Finding, ...]:
     """Return the findings in ``findings.yaml`` for the sweep file ``name`` whose variants are in this sweep.
 
-    Raises InputError if the file lists findings, but this sweep has the variants of none.
+    Raises InputError if the file lists findings, but this sweep lacks the variants of every finding.
     """
     listed = TypeAdapter(dict[str, tuple[Finding, ...]]).validate_python(read_yaml(FILE)).get(name, ())
     variants = {variant.name for variant in sweep.variants}
@@ -289,7 +291,7 @@ def _like(of: str, cell: Finished) -> str:
 
 
 def _value(of: str, cell: Finished) -> Change | None:
-    """Return a cell's own number with its limits; None if the cell has none."""
+    """Return a cell's own number with its limits; None if the cell has no number."""
     if of == "auroc":
         area = cell.record.primary().auroc
         return cell.auroc, area.lower, area.upper
@@ -328,8 +330,8 @@ def _canaries(cell: Finished) -> Change | None:
 
 
 def _canary_change(first: Finished, other: Finished) -> AurocDifference | None:
-    """Return the difference as if both were independent. The interval is too wide if scores under both models
-    correlate."""
+    """Return the difference as if the two numbers were independent. The interval is too wide if scores under the two
+    models correlate."""
     if _like("canaries", first) != _like("canaries", other):
         return None
     one, two = _canaries(first), _canaries(other)

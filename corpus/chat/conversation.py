@@ -145,7 +145,7 @@ def form_besides(row: Mapping[str, Any], column: str) -> RowFormat | None:
 
     Args:
         row: the row, by column name.
-        column: the column that is read.
+        column: the column that heldin reads.
     """
     for form in (RowFormat.MESSAGES, RowFormat.CONVERSATIONS):
         if form != column and format_of_value(row.get(form)) is not None:

@@ -38,7 +38,7 @@ class WordList:
 
     Attributes:
         path: the file, plain, .gz or .zst, UTF-8.
-        category: category of names that have none in the file.
+        category: category of names without a category in the file.
     """
 
     path: Path
@@ -149,7 +149,7 @@ class Patterns:
 
 @dataclass(frozen=True)
 class SpacyPipeline:
-    """The entities of a spaCy pipeline. Labels that are not in Table I are left out.
+    """The entities of a spaCy pipeline. Labels outside Table I are left out.
 
     Attributes:
         name: name of an installed pipeline, or a folder.
@@ -167,7 +167,7 @@ class SpacyPipeline:
         return text_sha256("spacy", str(meta.get("lang")), str(meta.get("name")), str(meta.get("version")))
 
     def spans(self, texts: Iterable[Text]) -> Iterator[list[Span]]:
-        """Yield the mentions that the pipeline's entity recogniser finds in each text on its own."""
+        """Yield the mentions that the pipeline's entity recogniser finds in each separate text."""
         for document in self._pipeline.pipe(self._short(texts), batch_size=_BATCH):
             named = ((ent.start_char, ent.end_char, category_named(ent.label_)) for ent in document.ents)
             yield [Span(start, end, category) for start, end, category in named if category is not None]

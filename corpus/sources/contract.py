@@ -22,7 +22,7 @@ class SourceSize:
 
     Attributes:
         bytes: total bytes of its files; 0 for a source without files.
-        records: number of records; 0 if the source does not state it.
+        records: number of records; 0 if the source states no number.
     """
 
     bytes: int = 0
@@ -61,7 +61,8 @@ class SourceConfig(Section, ABC):
         return SourceSize(bytes=sum(map(_bytes_in, self.paths())))
 
     def most_users(self) -> int | None:
-        """Return the number of users that the section states; None if only reading the source shows it."""
+        """Return the number of users that the section states; None if heldin must read the source to find the
+        number."""
         return None
 
     def min_records(self) -> int | None:

@@ -176,8 +176,8 @@ def prepare_data(
     counts, audited = data.ledger.count(data.canaries), AUDITED[config.split.audited.value]
     if layout.users:
         reporter.say(
-            f"split: {counts[Role.HELD_IN]} members and {counts[Role.HELD_OUT]} non-members ({audited.unit}),"
-            f" {counted(counts[Role.ALWAYS_IN], 'user')} always in training,"
+            f"split: {counts[Role.HELD_IN]} {audited.unit} are members, {counts[Role.HELD_OUT]} are non-members;"
+            f" {counted(counts[Role.ALWAYS_IN], 'user')} always in training;"
             f" {counted(corpus.public.users, 'public user')}"
         )
     if canaries:

@@ -54,7 +54,7 @@ def finetune(
     reporter: Reporter,
     log: Log | None = None,
 ) -> TrainingResult:
-    """Train under the mechanism on the records of all users who are not held out, and measure the curves meanwhile.
+    """Train under the mechanism on the records of all users except non-members, and measure the curves during training.
 
     Training calls ``log`` after each evaluation (see ``finetune.loop.train``).
     """
@@ -149,7 +149,7 @@ def measured_clip_norm(
     """Return the smallest gradient norm of a plain run, for a clipping defense without a clip norm (Kandpal et al.,
     D.3).
 
-    The plain run comes first, with a copy of the base model. It can be resumed like any other run.
+    The plain run comes first, with a copy of the base model. heldin can resume the plain run like any other run.
 
     Args:
         base: the model before fine-tuning; it is not changed.
@@ -229,13 +229,13 @@ def training_records(
 def training_tokens(
     data: RunData, base: LanguageModel, length: int | None, rule: Truncate, folder: Path, reporter: Reporter
 ) -> TokenStore:
-    """Return the tokens of the training rows. They are written to disk once, and all processes read them.
+    """Return the tokens of the training rows. heldin writes the tokens to disk once, and all processes read them.
 
     Args:
         base: model whose tokenizer makes the tokens.
         length: maximum number of tokens of a record in training; None: all.
         rule: rule for cutting longer records.
-        folder: folder for the tokens, readable by its owner only, because it shows who was trained on.
+        folder: folder for the tokens; only its owner can read it, because it shows the users in training.
 
     Raises:
         InputError: no record has a token with loss, or ``encode`` or ``token_store`` raises.
@@ -288,7 +288,7 @@ def _check_length(config: RunConfig, base: LanguageModel) -> None:
 
 
 def _bind_key(path: Path, job: str) -> None:
-    """Bind a run's key to one job. Raises InputError if it is bound to another job."""
+    """Bind a run's key to one job. Raises InputError if the key is bound to another job."""
     # two models under one key would differ by un-noised data, even if the first one's checkpoints are gone
     kept = kept_text(path)
     if kept is None:
@@ -301,7 +301,7 @@ def _bind_key(path: Path, job: str) -> None:
 
 
 def plan_commitment(key: bytes, mechanism: Mechanism) -> str:
-    """Return a keyed hash of a training's plan. It reveals a change of plan, config and record together."""
+    """Return a keyed hash of a training's plan. The hash reveals a joint change of plan, config and record."""
     # Keyed: whoever edits plan and record together cannot make the hash that fits without the key.
     return hmac.digest(key, b"plan" + mechanism.model_dump_json().encode(), "sha256").hex()
 
@@ -324,7 +324,8 @@ def _named(data: RunData) -> "Incidence":
 
 
 def finished_training(folder: Path, config: RunConfig) -> TrainingResult:
-    """Return the training result of a finished run, from its last checkpoint. Raises InputError if there is none."""
+    """Return the training result of a finished run, from its last checkpoint. Raises InputError if there is no such
+    checkpoint."""
     state = finished_state(folder / "checkpoints" / "resume")
     chosen = state.best_step if config.finetune.keeps_best else state.step
     history = tuple(state.history)
