@@ -68,8 +68,8 @@ class TurnFacts(Facts):
         loss: turns that the loss counts.
         attack: turns that the attack scores.
         mask_from: how heldin finds the assistant's parts: by the template's own marks, by TRL's variant of the
-            template, or by the positions of turns in the template's text; null if no template wrote the rows. template:
-        hash of the template, its variant, its options and its special tokens.
+            template, or by the positions of turns in the template's text; null if no template wrote the rows.
+        template: hash of the template, its variant, its options and its special tokens.
     """
 
     format: str

@@ -160,12 +160,15 @@ class CellResult(Facts):
         canaries_answer: the answer for canary users, if the audit is about other people; null without canary users.
         verdicts: verdicts on the cell's claims.
         epsilon_at_least: lower bound on the epsilon of the audited people, valid for all cells together with 95 %
-            confidence; null unless the bound is certified. held_in: number of audited members (users and entities);
-        null unless done. held_out: number of audited non-members (users and entities); null unless done.
-        ledger_commitment: hash of the ledger; null unless done. roc: curve of the primary attack; null unless done.
-        curve: measurements during training. tests: the tests in the cell's record; null unless done. fit: the plan
-        compared with the data; null without noise, or unless done. kinds: the config's kinds from other packages, and a
-        hash of their code.
+            confidence; null unless the bound is certified.
+        held_in: number of audited members (users and entities); null unless done.
+        held_out: number of audited non-members (users and entities); null unless done.
+        ledger_commitment: hash of the ledger; null unless done.
+        roc: curve of the primary attack; null unless done.
+        curve: measurements during training.
+        tests: the tests in the cell's record; null unless done.
+        fit: the plan compared with the data; null without noise, or unless done.
+        kinds: the config's kinds from other packages, and a hash of their code.
     """
 
     block: int
