@@ -1,6 +1,6 @@
 """The attack section of a config: the attacks and the attacker's dials (Kandpal et al. 2024, Tables 6 and 7).
 
-One setting of each dial is primary, and only the scores with primary settings are judged. The report lists the other
+One setting of each dial is primary, and heldin judges only the scores with primary settings. The report lists the other
 settings without a verdict. Each other setting costs only its scoring.
 """
 
@@ -79,7 +79,7 @@ class AttackConfig(Section):
     level.
     """
     aggregations: tuple[Annotated[str, one_of(AGGREGATIONS)], ...] = ("mean", "min", "max")
-    """Ways to combine the statistics of a user's texts into one score; the first one is the primary aggregation."""
+    """Ways to combine the statistics of a user's texts into one score; the first way is the primary aggregation."""
     turns: Counting | None = None
     """Turns that attacks score, if rows are turns: all, the turns of one role, or the completion. null: the turns in
     finetune.loss_on.
@@ -94,11 +94,12 @@ class AttackConfig(Section):
     reference: ExpandedName | None = None
     """Hub name or folder of the primary reference model; null: the base model."""
     references: tuple[Reference, ...] = ()
-    """Other reference models, reported next to the primary one."""
+    """Other reference models. The report shows them next to the primary reference model."""
     documents: tuple[Documents, ...] = Field(("fresh",), min_length=1)
     """The attacker's documents of a user. fresh: documents that training never saw. training: records of the training
     part, for a stronger attacker. If the user is a member, training sees the records of the training part, except for
-    records that a cap, deduplication or de-identification removes or changes. The first entry is the primary one.
+    records that a cap, deduplication or de-identification removes or changes. The first entry is the primary kind of
+    documents.
     """
     training_documents: Few = 32
     """Maximum number of records per user, if ``documents`` contains "training"."""

@@ -68,7 +68,7 @@ class AttackFacts(Facts):
         needs_reference: whether the attack also uses the reference model.
         needs_vocabulary: whether the attack needs more of the target than log-probabilities of a text's own tokens.
         of_training_texts: whether the attack is intended for the exact training documents.
-        access: what the attacker sees of a model.
+        access: the attacker's access to a model.
     """
 
     uses: Uses
@@ -94,14 +94,14 @@ class Attack(ABC):
         needs_moments: whether the attack needs mean and standard deviation over the vocabulary under the target.
         needs_ranks: whether the attack needs the ranks of tokens under the target.
         needs_ids: whether the attack needs token ids.
-        compares_tokens: whether the attack compares tokens, or means over tokens, between target and reference. Such an
-            attack is skipped if the two models have different tokenizers, because its values would mean nothing.
-        of_users: whether the attack gives one value per user, with nothing to aggregate over texts.
+        compares_tokens: whether the attack compares tokens, or means over tokens, between target and reference. heldin
+            skips such an attack if the two models have different tokenizers, because the values would mean nothing.
+        of_users: whether the attack gives one value per user, so there is nothing to aggregate over texts.
         of_training_texts: whether the attack is made for the exact training documents, and loses evidence on other
             texts.
         of_pairs: whether the attack applies to preference pairs. The score of a pair is the margin of the chosen over
-            the rejected answer (``TokenScores``). If false, the attack is skipped for pairs.
-        access: what the attacker sees of a model. At levels weaker than log-probabilities, token scores contain only
+            the rejected answer (``TokenScores``). If false, heldin skips the attack for pairs.
+        access: the attacker's access to a model. At levels weaker than log-probabilities, token scores contain only
             answers.
     """
 
@@ -300,7 +300,7 @@ def label_of(attack: str, aggregation: str, dial: Dial | None) -> str:
 
 
 def user_scores(statistics: Sequence[TextStatistic], attack: str, aggregation: str = "mean") -> UserScores:
-    """Aggregate one attack's statistics to users. Statistics with a changed dial are dropped."""
+    """Aggregate one attack's statistics to users. The result ignores statistics with a changed dial."""
     by_user: dict[str, list[float]] = {}
     for s in statistics:
         # A changed dial is a variant of the attack; mixed in, it would enter the same user's mean a second time.

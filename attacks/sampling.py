@@ -11,7 +11,7 @@ Share = Annotated[float, Field(gt=0, lt=1)]
 
 
 class SamplingConfig(Section):
-    """Requests of an attacker who sees only text, or only the most probable next tokens. All values are fixed before
+    """Requests of an attacker who sees only text, or only the most probable next tokens. heldin fixes all values before
     the audit.
     """
 
@@ -23,7 +23,7 @@ class SamplingConfig(Section):
     samples: Few = 16
     """Number of continuations of each beginning, for level text. A different number makes a different audit."""
     tokens: Annotated[int, Field(ge=4, le=4096)] = 32
-    """Number of tokens of a continuation. heldin compares it with at most this many words of the rest."""
+    """Number of tokens of a continuation. heldin compares the continuation with at most this many words of the rest."""
     temperature: Annotated[float, Field(gt=0, le=2)] = 1.0
     """Temperature of sampling."""
     next_words: Annotated[int, Field(ge=1, le=256)] = 16

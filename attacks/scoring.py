@@ -21,7 +21,7 @@ class AttackTexts:
     """The attacker's documents by user, each cut to ``max_characters``.
 
     Attributes:
-        texts: documents of each user; only the parts that count are scored.
+        texts: documents of each user; attacks score only the parts that count.
         max_characters: number of characters that heldin reads of each text.
     """
 
@@ -36,14 +36,14 @@ class AttackTexts:
 
     @classmethod
     def of(cls, texts: Mapping[str, Sequence[str]], max_characters: int = DEFAULT_MAX_CHARACTERS) -> "AttackTexts":
-        """Return the attacker's documents from plain texts, which are scored as a whole."""
+        """Return the attacker's documents from plain texts. Attacks score the whole texts."""
         documents = {user: [Document.of(text) for text in user_texts] for user, user_texts in texts.items()}
         return cls(documents, max_characters)
 
     def flat(self) -> list[tuple[str, int, Document]]:
         """Return (user, number of the text, cut document), user by user.
 
-        A text is left out if its cut has no counted part.
+        The result omits a text if its cut has no counted part.
 
         Raises InputError for a user without any counted part.
         """

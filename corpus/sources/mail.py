@@ -43,7 +43,7 @@ class Mbox(Source):
         return text_sha256("mbox", file_sha256(existing(self.path)))
 
     def batches(self, bad: BadRows) -> Iterator[pa.RecordBatch]:
-        """Yield the messages. A message without a sender or a text is reported with its number."""
+        """Yield the messages. Reports a message without a sender or a text, with the number of the message."""
         return batched(enumerate(_messages_of_mbox(self.path), start=1), self.path.name, "message", _COLUMNS, bad)
 
 
@@ -173,7 +173,7 @@ def addresses(message: EmailMessage, *names: str) -> list[str]:
 
 
 def body(message: EmailMessage) -> str:
-    """Return a message's plain text, decoded; "" if none can be found."""
+    """Return a message's plain text, decoded; "" if there is no plain text."""
     try:
         # Plain text only: the markup of an HTML part comes from a mail program and not from the writer.
         part = message.get_body(preferencelist=("plain",))

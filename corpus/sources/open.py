@@ -98,7 +98,7 @@ class FileFormat:
         endings: endings of the names of files in this format.
         packed: whether a file may be compressed; its name then ends in .gz or .zst.
         holds: description of such a file.
-        people: description of where such a file has users and texts.
+        people: description of the places of users and texts in such a file.
         opened: function that makes the source of a file.
     """
 

@@ -50,7 +50,7 @@ class Columns:
     """The name of the column for each role. A name with dots, such as author.id, is a key within an object.
 
     Without an ``id`` column, a record's id is made from its user, its text, and the number of earlier records of that
-    user with that text. The id never depends on the record's place in the file (docs/theory.md#rules-of-the-data).
+    user with that text. The id never depends on the place of the record in the file (docs/theory.md#rules-of-the-data).
     """
 
     __pydantic_config__: ClassVar = DATACLASS_SECTION
@@ -82,7 +82,7 @@ class Columns:
 
     @property
     def beside(self) -> tuple[str, ...]:
-        """Names of further columns, which are read if a table has them."""
+        """Names of further columns, which heldin reads if a table has these columns."""
         return ()
 
     def record(self, row: dict[str, Any], *, untyped: bool = False) -> tuple[Record, Statement | None]:

@@ -39,7 +39,8 @@ class Sentences(Source):
         return self.source.first_row()
 
     def batches(self, bad: BadRows) -> Iterator[pa.RecordBatch]:
-        """Yield a record for each sentence. If the record has an id, the sentence's number is appended: ID#1, ID#2."""
+        """Yield a record for each sentence. If the record has an id, the id of a sentence ends with its number: ID#1,
+        ID#2."""
         split = _splitter()
         for batch in self.source.batches(bad):
             rows = []

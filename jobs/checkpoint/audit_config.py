@@ -1,4 +1,4 @@
-"""The config file of ``heldin audit``. It has the same checks, defaults and keys as a run's config."""
+"""The config file of ``heldin audit``, with the checks, defaults and keys of a run's config."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -44,7 +44,7 @@ class EndpointConfig(Section):
     context: Annotated[Many, Field(ge=3)] | None = None
     """Maximum number of tokens per request; null: the context length that the server reports, but at most 2,048."""
     api_key_env: str | None = None
-    """Name of the environment variable that holds the API key; null: no key is sent."""
+    """Name of the environment variable that holds the API key; null: heldin sends no key."""
     requests_per_minute: Positive | None = None
     """Maximum number of requests per minute; null: no limit."""
     concurrency: Few = 4
@@ -108,7 +108,7 @@ class CheckpointAttacks(Section):
     primary: Annotated[str, NameOfKind(ATTACKS)] = "likelihood-ratio"
     """The primary attack, which must be one of ``names``; by default the first attack of the strongest level."""
     aggregations: tuple[Annotated[str, one_of(AGGREGATIONS)], ...] = ("mean", "min", "max")
-    """Ways to combine the scores of a user's texts into one score; the first one is the primary aggregation."""
+    """Ways to combine the scores of a user's texts into one score; the first way is the primary aggregation."""
     turns: Counting | None = None
     """Turns that attacks score, if rows are turns: all, the turns of user or assistant, or the completion. Give the
     turns on which training counted the loss. null: the assistant's turns, or the completion.
@@ -154,8 +154,8 @@ class CheckpointConfig(MeasureKeys):
         BeforeValidator(_several, json_schema_input_type=str | tuple[str, ...]),
         Field(min_length=1),
     ]
-    """Models that were not trained on these users, such as the base model. The first is the primary reference; the
-    report also shows the others. endpoint:NAME is a model at the same endpoint.
+    """Models that were not trained on these users, such as the base model. The first model is the primary reference;
+    the report also shows the others. endpoint:NAME is a model at the same endpoint.
     """
     held_in: ExpandedPath
     """File with texts by members: users in the model's training data."""

@@ -43,7 +43,7 @@ class Remote:
         max_tokens_sent: largest allowed number of sent tokens; heldin refuses an audit that needs more.
         chat: whether heldin sends chats to the models at the endpoint.
         price_generated: price per million generated tokens; None: ``price``.
-        max_requests, max_price, max_minutes: limits of the audit; heldin refuses an audit that exceeds one.
+        max_requests, max_price, max_minutes: limits of the audit; heldin refuses an audit that exceeds a limit.
     """
 
     endpoint: Endpoint

@@ -1,4 +1,4 @@
-"""The settings of an audit of somebody else's model, the users in its two files, and the models that score texts."""
+"""The settings of an audit of somebody else's model, the users in the two files, and the models that score texts."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -50,28 +50,28 @@ class CheckpointAudit:
     """An audit's settings: the model (a folder or a LoRA adapter), its reference, and the texts of both groups.
 
     Attributes:
-        model: folder or hub name of the model; with ``remote``, its name at the endpoint.
+        model: folder or hub name of the model; with ``remote``, the model's name at the endpoint.
         reference: the primary reference model; ``endpoint:NAME`` is a model at the same endpoint.
         held_in: file of members' texts.
         held_out: file of non-members' texts.
         columns: role of each column in the files.
         others: further reference models.
-        form: how the files are written.
-        bad_rows: which unusable rows are skipped and counted.
+        form: encoding and layout of the files.
+        bad_rows: rule for the unusable rows that heldin skips and counts.
         assignment: how users became members or non-members, as declared.
         plan: path of the plan.json among the claims; the audit's folder has a copy.
-        training: file of the model's training data, with the same columns; None: overlaps are not checked.
-        texts: whether the scored texts were trained on, as declared; None: not declared.
+        training: file of the model's training data, with the same columns; None: heldin does not check overlaps.
+        texts: the user's statement about whether training used the scored texts; None: no statement.
         asked: the user's options for rows that are turns.
         template: file of the chat template; None: the template of the target's tokenizer.
         template_options: further inputs of the template.
         reading: rule that turns rows into documents; None until ``with_reading`` sets it.
         max_users: maximum number of users, drawn by the seed from both groups together; None: all.
-        max_texts_per_user: maximum number of scored texts per user, taking the first ones; None: all.
+        max_texts_per_user: maximum number of scored texts per user; heldin takes the first texts. None: all.
         context: maximum number of tokens per pass of models on this machine; None: each model's own limit.
         adapter_base: base of every adapter among the models, in place of the base in the adapter's config.
-        choice: how the precision is chosen; "asked": ``attack`` has it; "auto" and None mean the same as in the config.
-        precision_reason: reason for the precision in ``attack``; set when the precision is chosen.
+        choice: rule for the precision. "asked": the precision in ``attack``. "auto" and None: as in the config.
+        precision_reason: reason for the precision in ``attack``; "asked" until heldin chooses the precision.
         left_out: attacks that are impossible at the endpoint.
         measures: options of each measure in the config, by its key.
         audit: settings for intervals, bounds and rates.
@@ -204,7 +204,7 @@ def _template_of(job: CheckpointAudit) -> ChatTemplate:
 def with_level(job: CheckpointAudit, reporter: Reporter) -> CheckpointAudit:
     """Choose the best level of access that the endpoint offers, unless the user set a level.
 
-    Raises InputError if the endpoint offers none.
+    Raises InputError if the endpoint offers no level.
     """
     if job.remote is None or job.names_access:
         return job
@@ -212,7 +212,7 @@ def with_level(job: CheckpointAudit, reporter: Reporter) -> CheckpointAudit:
 
 
 def with_precision(job: CheckpointAudit, say: Callable[[str], object]) -> CheckpointAudit:
-    """Choose the precision of all models on this machine, unless the user set one.
+    """Choose the precision of all models on this machine, unless the user set a precision.
 
     Raises InputError for weights that cannot be loaded on this machine.
     """
@@ -498,7 +498,8 @@ def opened_models(job: CheckpointAudit, texts: AttackTexts, reporter: Reporter) 
         reporter: receives the expected cost at an endpoint.
 
     Raises:
-        InputError: a reference is behind an endpoint and none is given, or an endpoint returns no log-probabilities.
+        InputError: a reference is behind an endpoint but no endpoint is given, or an endpoint returns no
+            log-probabilities.
     """
     if job.remote is None:
         served = next((name for name in job.models() if name.startswith(AT_ENDPOINT)), None)
