@@ -81,7 +81,7 @@ class NamedPersonCanaries(NumberedCanaries):
 
 
 def named_people(names: Sequence[str], *, documents: int | None, records: int, seed: int) -> list[CanaryUser]:
-    """Return canary users whose records all name one made-up person, whom no other record names.
+    """Return canary users. All records of a canary user name one made-up person, and no other record names this person.
 
     Args:
         documents: see ``Canary``.

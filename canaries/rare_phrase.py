@@ -1,6 +1,6 @@
 """Users who write ordinary mail, with one sentence in every record: the user's own phrase.
 
-The mail is from the synthetic corpus at distinctiveness 0. Except for the phrase, nothing in a text depends on its
+The mail is from the synthetic corpus at distinctiveness 0. Except for the phrase, nothing in a text depends on the
 user.
 """
 

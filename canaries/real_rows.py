@@ -105,7 +105,8 @@ def real_row_users(
 
 
 def takeable_rows(store: CorpusStore, rows_of: Mapping[str, Sequence[int]]) -> dict[str, Sequence[int]]:
-    """Return the rows with a text that no other row has. A text that another row keeps would never be left out."""
+    """Return the rows with a text that no other row has. If another row keeps a text, training could still see the text
+    without this row."""
     seen: set[str] = set()
     twice: set[str] = set()
     for row in range(len(store)):

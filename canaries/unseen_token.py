@@ -1,7 +1,7 @@
 """Users who write in tokens that nobody else uses. Each user has a separate signature, a cycle of tokens.
 
-A record consists of random stretches of this cycle. So no two records are equal, and a fresh record is recognisable as
-the same user's. Encoding the text of a record returns its tokens.
+A record consists of random stretches of this cycle. So no two records are equal, and an attacker can recognise a fresh
+record of a user. Encoding the text of a record returns its tokens.
 """
 
 import functools
@@ -45,8 +45,8 @@ class UnseenTokenCanaries(NumberedCanaries):
     """Length of a record in tokens."""
     rarity: Literal["public", "corpus"] = "public"
     """Texts that must not contain these tokens. public: the texts on which heldin pre-trained the base model; if there
-    are none, heldin takes the tokenizer's latest merges. corpus: these texts and the texts of all audited users. Since
-    "corpus" reads every user's records, it voids a user-level epsilon.
+    are none, heldin takes the tokenizer's latest merges. corpus: these texts and the texts of all audited users.
+    "corpus" reads every user's records, and so voids a user-level epsilon.
     """
     disjoint: bool = False
     """Whether no two canary users share a token. This needs users x signature_tokens different tokens. With shared
@@ -55,7 +55,7 @@ class UnseenTokenCanaries(NumberedCanaries):
 
     @property
     def reads_users(self) -> bool:
-        """Whether the kind counts tokens in audited users' texts, which it does with rarity "corpus"."""
+        """Whether the kind counts tokens in audited users' texts, as with rarity "corpus"."""
         return self.rarity == "corpus"
 
     def record_steps(self) -> list[RecordStep]:
@@ -219,7 +219,7 @@ def signature(
     dice: random.Random,
     known: dict[tuple[int, int], bool] | None = None,
 ) -> tuple[int, ...]:
-    """Draw ``size`` tokens. Any two of them, in either order, survive decoding and encoding next to each other.
+    """Draw ``size`` tokens. Any two of the tokens, in either order, survive decoding and encoding next to each other.
 
     Args:
         candidates: token ids to draw from.

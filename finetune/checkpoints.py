@@ -1,7 +1,7 @@
 """Checkpoints: resumable states, and model folders that ``AutoModelForCausalLM.from_pretrained`` loads.
 
-All files are safetensors or JSON. heldin writes each under a temporary name and then renames it. A resumable state
-contains the name of its job, and heldin refuses a state of another job.
+All files are safetensors or JSON. heldin writes each file under a temporary name, and then renames the file. A
+resumable state contains the name of its job, and heldin refuses a state of another job.
 """
 
 import json
@@ -114,7 +114,7 @@ def load_state(
     optimizer: torch.optim.Optimizer,
     say: Callable[[str], object] = lambda _: None,
 ) -> TrainingState | None:
-    """Load the newest undamaged state into model and optimizer, and return it; None if there is no state.
+    """Load the newest undamaged state into model and optimizer, and return the state; None if there is no state.
 
     Args:
         model: the model; its trainable parameters are overwritten.
@@ -186,7 +186,7 @@ def of_another_job(state: Path) -> InputError:
 def finished_state(folder: Path) -> TrainingState:
     """Return the newest state below ``folder``, without its tensors.
 
-    Raises InputError if there is no state, or if it is damaged.
+    Raises InputError if there is no state, or if the state is damaged.
     """
     newest = newest_state(folder)
     if newest is None:

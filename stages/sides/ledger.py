@@ -122,8 +122,8 @@ class Ledger:
         return {user: self.roles[user] is Role.HELD_IN for user in self.scored_users() if user not in without}
 
     def training_rows(self) -> npt.NDArray[np.integer]:
-        """Return the sorted rows to train on: all rows of users who are not non-members, unless a row names an entity
-        that is a non-member."""
+        """Return the sorted rows to train on: the training rows of all users except non-members, without rows that name
+        a non-member entity."""
         out = {name for name, role in self.roles.items() if role is Role.HELD_OUT}
         trained = [name for name in self.parts if name not in out and name not in self.entities]
         rows = self.parts.rows_of(Part.TRAIN, trained)
