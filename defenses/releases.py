@@ -24,7 +24,7 @@ from heldin.words.statement import Statement
 
 @dataclass(frozen=True)
 class PlannedRelease:
-    """A plan, and the number of models that were released under it.
+    """A plan, and the number of models that were released under the plan.
 
     Attributes:
         name: name of the plan, for messages and tables.
@@ -56,8 +56,8 @@ class Together(Tabular):
         unit: the protected unit.
         adjacency: the data sets that count as neighbours.
         records: under text sampling without caps, the maximum number of a person's records per release; None otherwise.
-        sum_epsilon: sum of the releases' own epsilons (basic composition), which holds at ``sum_delta``.
-        sum_delta: sum of the releases' own deltas.
+        sum_epsilon: sum of the separate epsilons of the releases (basic composition), which holds at ``sum_delta``.
+        sum_delta: sum of the separate deltas of the releases.
         own: guarantee of one release by each plan.
         pure: epsilons of further releases by pure mechanisms; ``releases`` counts these releases too.
         statement: the guarantee of all releases with its conditions.

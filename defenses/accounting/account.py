@@ -42,19 +42,19 @@ class AccountRow(Tabular):
         noise_multiplier: noise standard deviation over clip norm.
         epsilon: epsilon of the unit; inf without a guarantee.
         delta: delta of the guarantee; None for a plain run.
-        delta_rule: rule that gives delta from a public number. None for a given delta, and for plans, because their
-            label has the rule.
+        delta_rule: rule that gives delta from a public number. None for a given delta, and for plans, because the label
+            of a plan has the rule.
         auroc_bound: AUROC that no user-level attacker exceeds in expectation. None at the example level without a group
             size, because the example level then implies nothing finite about a user.
         tpr_at_1pct_fpr_bound: TPR at 1 % FPR that no user-level attacker exceeds in expectation; None if
             ``auroc_bound`` is None.
         sampling_rate: sampling probability per step.
-        group_size: number of a user's records, up to which the numbers hold; None if no limit applies or users are not
-            covered.
+        group_size: largest number of a user's records for which the numbers hold; None if there is no limit, or the
+            numbers do not cover users.
         label: the guarantee in words, for plans.
         assumed_epsilon: for plans without a guarantee, epsilon if the assumptions of accounting held.
-        entity_cap: number of records that name an entity, up to which the numbers hold; None if entities are not
-            covered.
+        entity_cap: largest number of records naming an entity for which the numbers hold; None if the numbers do not
+            cover entities.
         warnings: warnings to print with the numbers.
     """
 

@@ -15,12 +15,12 @@ def declared_step(event: object, steps: int) -> PoissonGaussian:
     """Return one step of a run with a declared event.
 
     Args:
-        event: the event of the whole run, composed ``steps`` times. If the run has one step, the event of the step is
-            also accepted.
+        event: the event of the whole run, composed ``steps`` times. For a run of one step, the function also accepts
+            the event of the step.
 
     Raises:
-        InputError: the event is not a dp-accounting event, is one that heldin's accountant cannot read, or has another
-            number of steps.
+        InputError: the event is not a dp-accounting event, heldin's accountant cannot read it, or it has another number
+            of steps.
     """
     if not isinstance(event, dp_event.DpEvent):
         raise InputError(f"dp_event is a {type(event).__name__}, not an event of dp-accounting: give {_READ}")

@@ -49,7 +49,7 @@ from heldin.words.statement import Statement
 
 Array = npt.NDArray[np.float64]
 Rule: TypeAlias = Literal["all", "any"]
-"""Which records a step may use: those of which all, or any, of the entities named are drawn."""
+"""Rule for the records that a step may use: all, or any, of the entities that a record names must be drawn."""
 HOLDERS = (1, 2, 4, 8, 16, 64)  # other users who name the entity, at which the bound is shown if nobody says where
 EXPOSED = (1, 2, 4, 8, 16, 32, 64)  # texts at which a curve is shown if nobody says where
 SMALLEST_NOISE, LARGEST_NOISE = 1e-2, 1e6  # range of noise multipliers that calibration searches
@@ -249,7 +249,7 @@ def sensitive_epsilon(event: TwoLevelGaussian, steps: int, delta: float, rule: R
 
 
 def missed_epsilon(event: TwoLevelGaussian, steps: int, delta: float) -> float:
-    """Return epsilon of a user and a name that is in one other user's text, where the recogniser missed it.
+    """Return epsilon of a user and a name that the recogniser missed in one text of another user.
 
     The text may also name recognised entities. Other records share the coins of these entities, so no separate coin
     hides the name.
@@ -279,7 +279,7 @@ def two_level_epsilon(event: TwoLevelGaussian, steps: int, delta: float, rule: R
 def ceiling_of(event: Event, steps: int, delta: float) -> RocCeiling:
     """Return the ceiling of a run.
 
-    Its area is never below the area of the exact ceiling, and at most about 5e-4 above it.
+    The area of the result is never below the area of the exact ceiling, and at most about 5e-4 above.
 
     delta only sets the minimum fineness of the loss grid. Without noise, the ceiling allows any TPR.
     """

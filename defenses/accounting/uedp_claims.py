@@ -17,7 +17,7 @@ from heldin.defenses.accounting.events import TwoLevelGaussian, check_count, che
 from heldin.defenses.accounting.guarantees import HOLDERS, Rule, missed_epsilon, moments_epsilon, two_level_epsilon
 
 NoiseScale: TypeAlias = Literal["cohort", "clip-norm"]
-"""Of what the noise is a multiple: the largest norm of a whole cohort's sum and one (Algorithm 1), or one clip norm."""
+"""Unit of the noise multiplier: the largest norm of a whole cohort's sum plus one (Algorithm 1), or one clip norm."""
 
 RULES: tuple[Rule, ...] = ("all", "any")
 ASSUMED = (
@@ -55,7 +55,7 @@ class UedpAccount(Tabular):
         claimed: the paper's epsilon for f_E+; None if the share of sensitive records is not given.
         user: epsilon of a user alone.
         missed: epsilon of a user and a name that the recogniser missed in one text of another user.
-        strict: the actual guarantee for each number of holders; it includes names that were missed in one text.
+        strict: the actual guarantee for each number of holders, including names that the recogniser missed in one text.
     """
 
     users: int

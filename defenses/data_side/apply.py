@@ -42,7 +42,7 @@ def apply_defenses(
 
 
 def as_trained(defenses: Sequence[DataSideDefense], documents: Mapping[str, Document]) -> list[Document]:
-    """Return the documents with the texts that training would see. Steps change texts, and no document is left out.
+    """Return the documents with the texts that training would see. Steps change texts, and leave out no document.
 
     Args:
         defenses: the steps, in order.

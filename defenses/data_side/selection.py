@@ -1,4 +1,4 @@
-"""The choice of the records that are used, if the number of a user's records is limited."""
+"""The choice of a user's records, if their number is limited."""
 
 from collections.abc import Sequence
 

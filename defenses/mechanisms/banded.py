@@ -33,7 +33,7 @@ _REFUSED = {
 
 
 class BandedDefense(SampledDefense, UserRecords):
-    """User-level sampling in groups, with noise that is correlated over as many steps as there are groups of users.
+    """User-level sampling in groups. The noise is correlated over as many steps as there are groups of users.
 
     Every number is a public constant of the config.
     """
@@ -81,7 +81,7 @@ class BandedDefense(SampledDefense, UserRecords):
 
     @property
     def records_of_a_unit(self) -> int | None:
-        """The number of a drawn user's records, ``group_size``; None if all records are used."""
+        """The number of a drawn user's records, ``group_size``; None if a step uses all records."""
         return None if self.record_selection == "all" else self.group_size
 
     def sampled_by(self) -> BandedPoissonSampler:
@@ -94,7 +94,7 @@ class BandedDefense(SampledDefense, UserRecords):
 
 
 class BandedLevel(UserLevel):
-    """The level of every user, as under ULS. The number of rounds is the number of steps of a user's group."""
+    """The level of every user, as with ULS. The number of rounds is the number of steps of a user's group."""
 
     method: ClassVar[str] = "banded"
 
@@ -104,7 +104,7 @@ class BandedLevel(UserLevel):
         return isinstance(mechanism.sampler, BandedPoissonSampler)
 
     def check(self) -> None:
-        """Raise InputError as for ULS, and also for combinations that the proof does not cover."""
+        """Raise InputError for the same plans as ULS, and for combinations that the proof does not cover."""
         plan = self.mechanism
         if plan.unit != "user" or not plan.samples_users:
             raise InputError(

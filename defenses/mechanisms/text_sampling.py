@@ -1,4 +1,5 @@
-"""Text sampling: each record has a separate coin and is clipped alone (docs/theory.md#text-sampling).
+"""Text sampling: heldin draws each record by a separate coin, and clips each record separately
+(docs/theory.md#text-sampling).
 
 The mechanism protects anyone who wrote a record or is named in a record. With caps, the guarantee covers every user and
 every recognised entity. Without caps, it covers people in at most a stated number of records.
@@ -33,7 +34,7 @@ class UserEntityDefense(NamedPeopleDefense):
 
     kind: Literal["user-entity"]
     group_size: Few | None = None
-    """Maximum number of records per user. With ``entity_cap``, which it needs, it gives one epsilon for every user and
+    """Maximum number of records per user. Needs ``entity_cap``. The two caps give one epsilon for every user and
     recognised entity. null: no caps, and an epsilon for each number of records.
     """
     entity_cap: Few | None = None
@@ -176,7 +177,8 @@ class TextLevel(Level):
         return [GuaranteeCondition.AFTER_PREPROCESSING(steps=list(refilling))] if refilling else []
 
     def fewest_units(self, population: int) -> int:
-        """Return the fewest users who can have the records: each has at most G records, or one user has all of them."""
+        """Return the smallest number of users who can have the records: with caps, each user has at most G records;
+        otherwise, one user may have all records."""
         return -(-population // self.mechanism.group_size)
 
     def exposure(self) -> Exposure:

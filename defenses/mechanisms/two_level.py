@@ -53,7 +53,7 @@ class UedpDefense(NamedPeopleDefense):
     group_size: Many | None = None
     """Maximum number of usable records of a drawn user in a step. heldin draws them at random. null: all."""
     account: Literal["paper", "strict"] = "paper"
-    """Epsilon that the run claims. paper: the paper's epsilon, which is no guarantee. strict: the epsilon that holds
+    """Epsilon that the run claims. paper: the paper's epsilon, which is not a guarantee. strict: the epsilon that holds
     for this algorithm.
     """
     sensitive_share: float | None = Field(None, gt=0, le=1)
@@ -95,7 +95,7 @@ class UedpDefense(NamedPeopleDefense):
 
     @property
     def needs_whole_models(self) -> tuple[str, ...]:
-        """The key of the local updates, if there are any."""
+        """The key of the local updates, if there are local updates."""
         return ("defense.local",) if self.local is not None else ()
 
     @property
@@ -105,7 +105,7 @@ class UedpDefense(NamedPeopleDefense):
 
     @property
     def pool_settings(self) -> dict[str, Any]:
-        """The entities, and the number of a user's records that are used."""
+        """The entities, and the number of a user's records in use."""
         return self.model_dump(mode="json", include={"entities", "categories", "group_size"})
 
     def retraining_problem(self, documents: int | None) -> str | None:
@@ -223,7 +223,8 @@ class PairLevel(Level):
         return [*compares_texts(self.mechanism), *claimed, *weighted]
 
     def conditions(self, refilling: Sequence[Statement]) -> Sequence[Statement]:
-        """Return conditions: neighbours are those after preprocessing; under rule "all", missed names have no coin."""
+        """Return conditions: neighbours are defined after preprocessing; under rule "all", missed names have no
+        coin."""
         after = [GuaranteeCondition.AFTER_PREPROCESSING(steps=list(refilling))] if refilling else []
         return [*after, *([GuaranteeCondition.NAMES_MISSED()] if self._settings.rule == "all" else [])]
 

@@ -47,7 +47,7 @@ class UlsDefense(ShuffledDefense, UserRecords):
 
     @property
     def records_of_a_unit(self) -> int | None:
-        """The number of a drawn user's records, ``group_size``; None if all records are used."""
+        """The number of a drawn user's records, ``group_size``; None if a step uses all records."""
         return None if self.record_selection == "all" else self.group_size
 
     def sampled_by(self) -> Sampler:
