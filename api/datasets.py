@@ -1,4 +1,5 @@
-"""Hugging Face datasets as sources. A dataset in memory is saved to a folder, so commands and records can name it."""
+"""Hugging Face datasets as sources. heldin saves a dataset in memory to a folder, so commands and records can name the
+dataset."""
 
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ def is_dataset(source: object) -> bool:
 
 
 def folder_of(source: Any) -> Path:
-    """Return the folder in the cache that has the dataset's rows. An equal dataset is saved only once.
+    """Return the folder in the cache that has the dataset's rows. heldin saves an equal dataset only once.
 
     Raises InputError for a stream, whose rows are not loaded yet.
     """

@@ -61,7 +61,7 @@ def _claim_of(claim: Stated) -> Claim:
 
 # A typed dict and not ``Any``, so that a type checker catches a misspelt option.
 class DesignOptions(TypedDict, total=False):
-    """The design by which scores were made; see ``bounds.design.Design``."""
+    """The design of the audit behind the scores; see ``bounds.design.Design``."""
 
     independent_trainings: bool
     reference_on_one_side: bool
@@ -96,13 +96,13 @@ def bound(
     Args:
         scores: one score for each user, shape (m,).
         member: whether each user is a member, shape (m,).
-        assignment: how members were chosen: coin (an independent fair coin for each user), fixed (any other known way)
-            or unknown.
+        assignment: rule that chose the members: coin (an independent fair coin for each user), fixed (any other known
+            way) or unknown.
         users: names that error messages use, shape (m,); None: row numbers.
         higher_is: the group that a higher score indicates: member or non-member.
         delta: delta of the bounds; None: the delta of the first claim.
         claims: claims to test, each a ``Claim``, "epsilon=8,delta=1e-6" or (8, 1e-6).
-        design: other choices that were fixed before the scores were seen (the keys of ``DesignOptions``).
+        design: other choices that you fixed before you saw the scores (the keys of ``DesignOptions``).
 
     Returns:
         The bounds that are valid for the design, the refused bounds with reasons, and the verdicts.
@@ -148,7 +148,8 @@ def bound(
 
 @numbers_named
 def power(users: int, auroc: float, *, delta: float = 1e-5, claims: Sequence[Stated] = ()) -> Power:
-    """Forecast, before an audit is run, what it could certify or contradict. Coins choose the members.
+    """Forecast, before an audit, the epsilons that the audit could certify and the claims that it could contradict.
+    Coins choose the members.
 
     >>> found = power(500, 0.75)
     >>> round(found.largest.paid, 1)
@@ -158,7 +159,7 @@ def power(users: int, auroc: float, *, delta: float = 1e-5, claims: Sequence[Sta
         users: number of users, members and non-members together.
         auroc: AUROC that you expect the attack to reach.
         delta: delta of the bounds.
-        claims: claims to forecast, each on its own.
+        claims: claims to forecast, each considered separately.
 
     Raises:
         InputError: there are too few or too many users, or the AUROC is outside [0.5, 1).

@@ -1,4 +1,5 @@
-"""The content of the cache, its size and its removal. heldin can make all cached files again, but some take long."""
+"""The content of the cache, its size and its removal. heldin can make all cached files again, but some files take
+long."""
 
 import os
 import shutil
@@ -57,7 +58,7 @@ def parts(kind: str | None = None) -> list[CachePart]:
 
 
 def clear(chosen: Sequence[CachePart]) -> int:
-    """Remove these parts, and return their size in bytes. If one part is in use, nothing is removed.
+    """Remove these parts, and return their size in bytes. If a part is in use, the function removes nothing.
 
     Raises:
         InputError: a process uses one of the parts.

@@ -1,6 +1,6 @@
 """Safe YAML in which a repeated key is an error. PyYAML would silently use the last value.
 
-The number of values after expanding aliases is limited: nine lines can expand to billions of values.
+heldin limits the number of values after expanding aliases, because nine lines can expand to billions of values.
 """
 
 from pathlib import Path
@@ -54,7 +54,7 @@ _UniqueKeys.add_constructor("tag:yaml.org,2002:int", _UniqueKeys.construct_yaml_
 
 
 def _values(node: yaml.Node, sizes: dict[int, int], depth: int) -> int:
-    """Return the number of values in a node, itself included, with every alias written out.
+    """Return the number of values in a node, including the node itself, with every alias written out.
 
     Args:
         node: the composed node; an alias in it is the node that the alias names.

@@ -1,6 +1,6 @@
 """Write the built-in corpus as files that every command can read: texts, groups, scores, configs, models.
 
-All files, including the coins, follow from a public seed. They are an example, and audit no real person.
+All files, including the coins, follow from a public seed. The files are an example, and audit no real person.
 """
 
 import json

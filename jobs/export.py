@@ -1,8 +1,8 @@
 """The files of a run that may be released: the trained model, with its plan as a label.
 
 heldin refuses to export if weights, tokenizer, record, config and plan do not agree, because an epsilon on the wrong
-weights is worse than none. The exported plan lists the hash of every file, so anyone who receives the folder can check
-it.
+weights is worse than no epsilon. The exported plan lists the hash of every file, so anyone who receives the folder can
+check the files.
 """
 
 import json
@@ -48,7 +48,7 @@ PLAN, CARD, ADAPTER_CONFIG = "plan.json", "README.md", "adapter_config.json"
 def export_run(run: Path, to: Path) -> list[str]:
     """Write model, adapter, model card and public plan of a finished run to ``to``; return the names of the files.
 
-    Record, scores, ledger and report are not exported: they contain exact statistics about private users.
+    heldin does not export record, scores, ledger and report, because they contain exact statistics about private users.
 
     Raises:
         InputError: ``run`` is not a finished run, its plan is damaged, or ``to`` is not empty; the plan does not match
@@ -141,7 +141,7 @@ def _copy_adapter(adapter: Path, to: Path, base: str | None) -> None:
 
 
 def _public_base(record: Record) -> str | None:
-    """Return the hub name of the base model; None for a folder, whose path may reveal who made the model."""
+    """Return the hub name of the base model; None for a folder, because its path may reveal the maker of the model."""
     base = (record.config.get("model") or {}).get("base")
     return base if base and not Path(base).exists() else None
 
@@ -206,7 +206,7 @@ _NOT_STATED = "[More Information Needed]"  # of the template of Hugging Face, wh
 
 
 def _declared(record: Record) -> str:
-    """Return a sentence that names who declares the guarantee; "" if heldin itself computed it."""
+    """Return a sentence that names the package behind the guarantee; "" if heldin computed the guarantee itself."""
     training = record.training
     if training is None or training.epsilon is None or training.declared_by is None:
         return ""

@@ -72,8 +72,8 @@ def run(config: RunConfig, out: Path, reporter: Reporter, *, command: str) -> Re
         config: config of the run; the same as in an earlier, unfinished run in ``out``.
 
     Returns:
-        The record. None if a filter halted training (this is a result, without a model). None also in all processes but
-        the first.
+        The record. None if a filter halted training (this is a result, without a model). None also in all processes
+        except the first.
 
     Raises:
         InputError: ``out`` contains a run of another config, another process works in it, or the input is unusable.
@@ -120,10 +120,10 @@ class _Trained:
     Attributes:
         data: corpus and ledger.
         mechanism: mechanism of the training.
-        fixed: choices that were fixed before any score.
+        fixed: choices that were fixed before heldin saw any score.
         base_name: hub name or folder of the model with which training began.
-        norms: gradient norms of canary users at the base model; None without canary users, and in all processes but the
-            first.
+        norms: gradient norms of canary users at the base model; None without canary users, and in all processes except
+            the first.
     """
 
     data: RunData
@@ -281,7 +281,8 @@ def _body(config: RunConfig, trained: _Trained, folder: MeasureFolder) -> Body:
 
 
 def _check_adapter(config: RunConfig, trained: _Trained, models: RunModels, reporter: Reporter) -> None:
-    """Load the adapter as its users will, and check that its losses on a few records match the trained model's."""
+    """Load the adapter in the way of its users, and check that its losses on a few records match the trained
+    model's."""
     assert isinstance(models.target, LanguageModel)
     rows = trained.data.training_rows[:_RECORDS_OF_ADAPTER]
     documents = trained.data.corpus.bearing_loss(trained.data.store.documents_at(rows))
@@ -299,7 +300,7 @@ def _models(config: RunConfig, trained: _Trained) -> RunModels:
     """Load the measured models from disk: training changed the base model in memory, and scores must use released
     files.
 
-    The primary reference is the model before fine-tuning, unless the config names another.
+    The primary reference is the model before fine-tuning, unless the config names another model.
     """
     name = trained.base_name
     target, reference = target_and_reference(config, trained.result.folder, name)

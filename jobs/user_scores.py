@@ -58,7 +58,7 @@ def leading_scores(folder: Path) -> list[UserScore]:
 
 @dataclass(frozen=True)
 class ScoredMember:
-    """A member in an audit, of whom heldin knows only the score; its fields are also fields of ``Exposed``."""
+    """A member in an audit; heldin knows only the member's score. The fields are also fields of ``Exposed``."""
 
     user: str
     score: float
@@ -68,8 +68,8 @@ class ScoredMember:
 def exposed_members(folder: Path) -> Sequence[Exposed | ScoredMember]:
     """Return the members of a run or an audit, most exposed first; empty if no real user was audited.
 
-    The members of a run are listed in a table that only its owner can read. An audit stores no membership, so this
-    function reads its two files again.
+    For a run, a table that only its owner can read lists the members. An audit stores no membership, so this function
+    reads the audit's two files again.
 
     Raises:
         InputError: ``leading_scores`` raises, or the table is missing or was changed.

@@ -177,8 +177,8 @@ class TextLevel(Level):
         return [GuaranteeCondition.AFTER_PREPROCESSING(steps=list(refilling))] if refilling else []
 
     def fewest_units(self, population: int) -> int:
-        """Return the smallest number of users who can have the records: with caps, each user has at most G records;
-        otherwise, one user may have all records."""
+        """Return population / G, rounded up: the smallest number of users who can have the records under the cap G.
+        Without caps, G is 1."""
         return -(-population // self.mechanism.group_size)
 
     def exposure(self) -> Exposure:

@@ -72,7 +72,7 @@ def audit_trainings(
         processes: number of parallel trainings; None: one per core.
 
     Raises:
-        InputError: ``out`` contains something else, or the input is unusable.
+        InputError: ``out`` contains other files, or the input is unusable.
         ResumableError: a training failed; the message gives its number.
     """
     # First of all: whoever reads that so few trainings can certify little need not wait for them.
@@ -167,7 +167,7 @@ def read_audit(folder: Path) -> TrainingsAudit:
 
 @dataclass(frozen=True)
 class _Ready:
-    """The values that are fixed before the first training. The bounds use the first claim's delta."""
+    """The values that heldin fixes before the first training. The bounds use the first claim's delta."""
 
     corpus: CorpusData
     base: LanguageModel
@@ -215,7 +215,8 @@ def _body(audit: TrainingsAudit, ready: _Ready, trainings: Sequence[Training]) -
 
 
 def _take_folder(audit: TrainingsAudit, out: Path) -> bytes:
-    """Create the folder, or accept a folder with exactly this audit. Return its key, which is drawn only once."""
+    """Create the folder, or accept a folder with exactly this audit. Return the audit's key, which heldin draws only
+    once."""
     path, secret = out / OPTIONS, out / "ledger" / "key"
     require_not_purged(out)
     content = {"config": audit.config.model_dump(mode="json"), "options": audit.options()}
@@ -278,8 +279,8 @@ def trainings_results(
 
 
 def split_facts(job: TrainingJob, trainings: Sequence[Training], corpus: CorpusData) -> SplitFacts:
-    """Return the record's facts about the coins: which trainings include the worst-case user, and how they were
-    drawn."""
+    """Return the record's facts about the coins: which trainings include the worst-case user, and how heldin drew the
+    coins."""
     with_user = sum(training.held_in for training in trainings)
     others = len(job.sequences) - len(job.texts)
     return SplitFacts(
