@@ -145,7 +145,8 @@ def beginning(
     device: DeviceOption = None,
     help_all: HelpAll = False,
 ) -> None:
-    """Take the options before the command. typer prints the help of the app instead of this line."""
+    """Read the options that precede the command name. typer shows the app's help text instead of this docstring. typer
+    prints the help of the app instead of this line."""
 
 
 Out = Annotated[

@@ -86,7 +86,7 @@ def own_share(items: Sequence[Item]) -> list[Item]:
 
 
 def sum_over_ranks(tensors: Sequence[torch.Tensor]) -> None:
-    """Replace each tensor by its sum over the processes."""
+    """Replace each tensor with its sum over the processes."""
     if _together():
         in_buckets(tensors)
 
@@ -101,7 +101,7 @@ def least_over_ranks(value: float, device: torch.device) -> float:
 
 
 def in_buckets(tensors: Sequence[torch.Tensor], group: dist.ProcessGroup | None = None) -> None:
-    """Replace each tensor by its sum over the processes of a group.
+    """Replace each tensor with its sum over the processes of a group.
 
     heldin sends small tensors together, because a model has hundreds of small tensors.
 

@@ -55,11 +55,11 @@ class Spread:
         return int(self.mesh[_SHARDS].size())
 
     def over_members(self, tensors: Sequence[torch.Tensor]) -> None:
-        """Replace each tensor by its sum over this process's shard group."""
+        """Replace each tensor with its sum over this process's shard group."""
         in_buckets(tensors, self.mesh.get_group(_SHARDS))
 
     def over_replicas(self, tensors: Sequence[torch.Tensor]) -> None:
-        """Replace each tensor by its sum over the processes that hold the same shard."""
+        """Replace each tensor with its sum over the processes that hold the same shard."""
         if self.replicas > 1:
             in_buckets(tensors, self.mesh.get_group(_REPLICAS))
 

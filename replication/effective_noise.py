@@ -1,8 +1,9 @@
 """When Asi & Liu's filtered descent adds less noise than user-wise DP-SGD (Chua et al. 2024, Figures 3 and 7).
 
-Each noise is a standard deviation per coordinate of the averaged gradient. For user-wise DP-SGD it is proportional to
-its clip norm C, and for Algorithm 3 to its concentration threshold tau. Their ratio is therefore a line in tau / C,
-which crosses 1 once. The figures' records per user k affect the noises only through the number of steps.
+Each noise is a standard deviation per coordinate of the averaged gradient. For user-wise DP-SGD, the noise is
+proportional to the clip norm C, and for Algorithm 3 to the concentration threshold tau. The ratio of the two noises is
+therefore a line in tau / C, and crosses 1 once. The figures' records per user k affect the noises only through the
+number of steps.
 """
 
 import dataclasses

@@ -8,8 +8,6 @@ tests/studies/test_mean_estimation.py runs both with the same coins and noise). 
 repeats; this module tunes on separate repeats.
 
 Axes: R repeats, N users, K examples per user, m units in a cohort, H pairs of learning rate and clip norm, d.
-
-Axes: R repeats, N users, K examples of a user, m units of a cohort, H pairs of learning rate and clip norm, d.
 """
 
 import itertools

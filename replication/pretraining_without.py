@@ -115,7 +115,7 @@ def write_without(config: RunConfig, rule: Rule, out: Path, reporter: Reporter) 
     Args:
         config: config of a run; its ``model.pretrain.source`` is the corpus to clean.
         rule: the rule that decides which texts are removed.
-        out: a new file whose name ends in .jsonl.
+        out: a new file with a name that ends in .jsonl.
 
     Raises:
         InputError: the config gives protected users a guarantee, a corpus is unusable, or no record would remain.
@@ -170,7 +170,7 @@ def write_without(config: RunConfig, rule: Rule, out: Path, reporter: Reporter) 
 
 
 def _with_urls(source: CorpusSource, column: str) -> Source:
-    """Return the source with URLs in place of the records' dates, which this module does not need."""
+    """Return the source with URLs in place of the records' dates, because this module needs no dates."""
     if isinstance(source, HubCorpus) or (isinstance(source, FileCorpus) and source.kind in ("jsonl", "csv", "parquet")):
         return source.model_copy(update={"columns": replace(source.columns, date=column)}).source()
     raise InputError(
@@ -179,7 +179,7 @@ def _with_urls(source: CorpusSource, column: str) -> Source:
 
 
 def _addresses(source: CorpusSource, column: str) -> Iterator[Address]:
-    """Yield the addresses in a column. Unusable rows and blank values are skipped."""
+    """Yield the addresses in a column. Skips unusable rows and blank values."""
     bad = BadRows(OnBadRows.SKIP)
     values: Iterator[Any]
     if isinstance(source, PresetCorpus):

@@ -19,7 +19,7 @@ from heldin.words.statement import Statement
 
 
 class DeIdentify(DataSideDefense):
-    """Replace mentions of people and things by the names of their categories."""
+    """Replace mentions of people and things with the names of their categories."""
 
     kind: Literal["deidentify"] = "deidentify"
     entities: EntitySourceConfig

@@ -145,7 +145,7 @@ def clipped_gradient_sum(
     no ``.grad``.
 
     Args:
-        model: a causal language model, for which model(input_ids=, use_cache=False).logits is (B, L, V).
+        model: a causal language model; model(input_ids=, use_cache=False).logits has shape (B, L, V).
         clip_norm: C; a gradient is multiplied by min(1, C / norm). ``math.inf`` does not clip.
         engine: "auto" takes the fastest way of ``engine_choice`` for each weight matrix. "materialise" and "ghost" each
             take one way for all matrices. "loop" does one backward pass per unit; "auto" also does this if

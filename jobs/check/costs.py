@@ -179,7 +179,7 @@ def _of_draws(mechanism: Mechanism) -> str | None:
 def _of_weights(config: RunConfig, mechanism: Mechanism, weights: Weights) -> Sequence[str]:
     steps = mechanism.steps if mechanism.protects else None
     written = steps // config.finetune.checkpoint_every + 1 if steps else 1
-    kept = f"; {written:,} of them, of which two are kept" if written > 2 else ""
+    kept = f"; {written:,} checkpoints, and heldin keeps two of them" if written > 2 else ""
     rows = [
         f"a checkpoint: {in_bytes(weights.checkpoint)} to write{kept}",
         f"each further process: {in_bytes(weights.replica_step)} to send in a step",

@@ -39,20 +39,20 @@ class EncoderShape:
     __pydantic_config__: ClassVar = DATACLASS_SECTION
 
     base: ExpandedPath | None = None
-    """Folder of a pre-trained encoder, such as BERT-Base-Uncased, with safetensors weights and its tokenizer; null: one
-    of this shape is pre-trained on public texts."""
+    """Folder of a pre-trained encoder, such as BERT-Base-Uncased, with safetensors weights and its tokenizer; null:
+    heldin pre-trains an encoder of this shape on public texts."""
     kind: Literal["distilbert", "bert"] = "distilbert"
-    """Architecture."""
+    """Architecture of the encoder."""
     vocabulary: Annotated[Many, Field(ge=257)] = 4096
-    """Size of the vocabulary, which is trained on the public texts, without [CLS] and [MASK]."""
+    """Size of the vocabulary, without [CLS] and [MASK]. heldin learns the vocabulary from the public texts."""
     context: Annotated[Many, Field(ge=4)] = 64
-    """Longest text that the model reads, in tokens, [CLS] included."""
+    """Number of tokens that the model reads of a text, including [CLS]."""
     hidden: Many = 128
-    """Width; a multiple of ``heads``."""
+    """Width of the hidden layers, a multiple of ``heads``."""
     layers: Few = 2
-    """Transformer layers."""
+    """Number of transformer layers."""
     heads: Few = 2
-    """Attention heads in each layer."""
+    """Number of attention heads in each layer."""
 
 
 class LabelledFile(Section):
@@ -61,7 +61,7 @@ class LabelledFile(Section):
     kind: Literal["jsonl", "csv", "parquet"] = "jsonl"
     """Format of the file."""
     path: ExpandedPath
-    """The file; plain, .gz or .zst for JSON lines and CSV."""
+    """File of the texts; for JSON lines and CSV, plain, .gz or .zst."""
     text: str = "text"
     """Column of the text."""
     label: str = "label"
@@ -73,14 +73,14 @@ class LabelledFile(Section):
 
 
 class Contender(Section):
-    """A mechanism, with the settings in which its training differs from the others'."""
+    """A mechanism, with the training settings that differ from the other mechanisms."""
 
     defense: Defense = NoDefense()
     """The mechanism of training; see the defenses of ``heldin run``."""
     data_defenses: tuple[DataDefense, ...] = ()
-    """Steps applied to the training texts, such as de-identification."""
+    """Steps that heldin applies to the training texts, such as de-identification."""
     finetune: Recipe | None = None
-    """How this one is trained, where it differs from the others; null: as all."""
+    """Training settings that differ from the common ``finetune``; null: no differences."""
 
     @model_validator(mode="after")
     def _can_be_run(self) -> "Contender":
@@ -111,28 +111,28 @@ class ClassificationConfig(Section):
     data: LabelledFile
     """The labelled texts."""
     test_texts: Count = 1000
-    """Texts on which test error is measured, drawn at random; no other text equals one of them."""
+    """Number of texts for measuring the test error, drawn at random. No other text equals a test text."""
     public_users: Count = 200
-    """Pseudo-users whose texts pre-train the encoder, without labels."""
+    """Number of pseudo-users with texts that pre-train the encoder, without labels."""
     users: Count = 400
-    """Pseudo-users whose labelled texts are trained on under each mechanism."""
+    """Number of pseudo-users with labelled texts for training with each mechanism."""
     texts_per_user: float = Field(15.0, ge=1, le=1e6)
     """Mean number of texts of a pseudo-user."""
     spread: float = Field(2.0, ge=0, le=1e6)
-    """Standard deviation of that number; each user has one text or more."""
+    """Standard deviation of the number of texts of a pseudo-user; each user has at least one text."""
     encoder: EncoderShape = EncoderShape()
     """The encoder."""
     pretraining: Recipe = PRETRAINING
-    """How the encoder is pre-trained to fill in masked tokens; each text is masked anew once per epoch."""
+    """Settings for pre-training the encoder to fill in masked tokens. Each epoch masks each text again."""
     finetune: Recipe = FINETUNE
-    """How the classifier is trained under a mechanism."""
+    """Settings for training the classifier with a mechanism."""
     contenders: dict[str, Contender] = Field(min_length=1)
     """The mechanisms by name."""
 
     @model_validator(mode="before")
     @classmethod
     def _what_recipes_leave_out(cls, content: Any) -> Any:
-        """Fill in this study's defaults in recipes, and the common recipe in a contender's."""
+        """Fill in this study's defaults in recipes, and the common recipe in the recipe of each contender."""
         if not isinstance(content, dict):
             return content
         filled = dict(content)

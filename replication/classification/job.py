@@ -67,7 +67,7 @@ class Outcome:
 
     Attributes:
         name: name of the contender.
-        promise: the mechanism's guarantee, or the reason why it has none.
+        promise: the mechanism's guarantee, or the reason why there is no guarantee.
         epsilon: epsilon of the guarantee; None without a guarantee.
         delta: delta of the guarantee; None for plain training.
         test_error: share of the test texts with a wrong prediction.
@@ -77,7 +77,7 @@ class Outcome:
         naming: share of all labelled texts that name a recognised entity; None for a mechanism without entities.
         steps: number of optimizer steps.
         seconds: duration of the training.
-        warnings: warnings that are printed with the guarantee.
+        warnings: warnings, for printing with the guarantee.
     """
 
     name: str
@@ -189,7 +189,7 @@ class _Study:
     reporter: Reporter
 
     def outcome(self, name: str, contender: Contender) -> Outcome:
-        """Train with a mechanism, from the same encoder and head as all others, and test the classifier."""
+        """Train with a mechanism, from the encoder and head that all mechanisms share, and test the classifier."""
         config, store, reporter = self.config, self.dealt.store, self.reporter
         run = _as_run(config, contender, self.out)
         parts = RowParts.training({user: store.rows(user) for user in store.users})

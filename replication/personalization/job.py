@@ -1,7 +1,7 @@
 """Personalization of a finished sweep's models: train each model further on each non-member's own records.
 
-In Charles et al. (2024), Appendix G.2, four epochs of SGD use half of a test user's records. The loss on the other half
-is measured before and after. The learning rate is tuned; here it is tuned on public users.
+In Charles et al. (2024), Appendix G.2, four epochs of SGD use half of a test user's records. The authors measure the
+loss on the other half before and after, and tune the learning rate. This module tunes it on public users.
 """
 
 import math
@@ -45,11 +45,11 @@ class Options:
 
     Attributes:
         users: maximum number of non-members per cell.
-        records: maximum number of training-part records per user, equal to that of public users; half of them are for
-            training.
+        records: maximum number of training-part records per user, as for public users; training uses half of these
+            records.
         epochs: number of passes over the training half.
-        learning_rates: learning rates of SGD. Of several, the one with the least loss of public users after training is
-            used.
+        learning_rates: learning rates of SGD. Of several learning rates, heldin uses the rate with the least loss of
+            public users after training.
     """
 
     users: int = 200
@@ -89,7 +89,7 @@ class CellChanges:
     Attributes:
         learning_rate: the learning rate that was used.
         users: change of each user's loss, by name.
-        measured: settings that determine the measured tokens. Cells with different settings are not compared.
+        measured: settings that determine the measured tokens. heldin does not compare cells with different settings.
     """
 
     learning_rate: float
