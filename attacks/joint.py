@@ -96,9 +96,7 @@ class JointAttack(Attack):
     ) -> TokenTable:
         known = [scored for scored in reference if scored is not None]
         if len(known) < len(target):
-            raise InputError(
-                f"attack '{self.name}' needs a reference model: give a reference model, or leave this attack out"
-            )
+            raise InputError(f"attack '{self.name}' needs a reference model: give a reference model")
         if any(len(ours.logprobs) != len(scored.logprobs) for ours, scored in zip(target, known, strict=True)):
             raise InputError(
                 f"attack '{self.name}' compares tokens, but the two models split the texts into different tokens:"

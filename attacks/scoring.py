@@ -113,9 +113,7 @@ def score_attacks(
     # Before any model runs: a pass over all texts may take hours.
     needing = [attack.name for attack in attacks if attack.needs_reference]
     if needing and reference is None:
-        raise InputError(
-            f"attack '{needing[0]}' needs a reference model: give a reference model, or leave this attack out"
-        )
+        raise InputError(f"attack '{needing[0]}' needs a reference model: give a reference model")
     items = texts.flat()
     # All attacks share one pass of the target. What some need beside log-probabilities is of the target alone.
     target_scores = scores_of(texts, target, cache, attacks, advance=advance)

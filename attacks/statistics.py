@@ -41,9 +41,7 @@ class LikelihoodRatio(TextAttack):
     def statistic(self, text: str, target: TokenScores, reference: TokenScores | None) -> float:
         """Return the log-likelihood ratio in nats, per text or per token of each model."""
         if reference is None:
-            raise InputError(
-                f"attack '{self.name}' needs a reference model: give a reference model, or leave this attack out"
-            )
+            raise InputError(f"attack '{self.name}' needs a reference model: give a reference model")
         # Per token, each model divides by its own number of tokens: with two tokenizers these differ, and the
         # difference is no likelihood ratio of the text. ``per_text`` is for that case.
         return _log_likelihood(target, self.scale) - _log_likelihood(reference, self.scale)

@@ -32,17 +32,13 @@ class CutAttack(TextAttack):
     def statistic(self, text: str, target: TokenScores, reference: TokenScores | None) -> float:
         """Return the mean over cuts under the target, minus the mean under the reference."""
         if reference is None:
-            raise InputError(
-                f"attack '{self.name}' needs a reference model: give a reference model, or leave this attack out"
-            )
+            raise InputError(f"attack '{self.name}' needs a reference model: give a reference model")
         return self.under(target) - self.under(reference)
 
     def under(self, scores: TokenScores) -> float:
         """Return the mean over cuts under one model. Raises InputError if the model's answers are missing."""
         if not scores.answers:
-            raise InputError(
-                f"attack '{self.name}' needs the model's answers at the cuts of a text: leave this attack out"
-            )
+            raise InputError(f"attack '{self.name}' needs answers at the cuts of a text: leave this attack out")
         return sum(map(self.of_cut, scores.answers)) / len(scores.answers)
 
 

@@ -69,8 +69,7 @@ class ScoredUsers:
             raise InputError(f"unknown aggregation '{aggregation}': choose from {', '.join(AGGREGATIONS)}")
         if (attack, dial) not in self.texts:
             raise InputError(
-                f"attack '{attack}' has no score for any of {len(self.users)} users: score the users with this"
-                " attack, or choose another attack"
+                f"attack '{attack}' has no score for any of {len(self.users)} users: choose another attack"
             )
         of_user, values = self.texts[attack, dial]
         scores = np.full(len(self.users), np.nan)

@@ -114,8 +114,7 @@ class Family(Generic[KindClass]):
             kind_class = _attribute(target)
         except Exception as error:  # whatever somebody else's module does when it is imported
             raise InputError(
-                f"{self.name}: '{name}' cannot be imported ({type(error).__name__}: {error}). Repair or reinstall"
-                " its package"
+                f"{self.name}: '{name}' cannot be imported ({type(error).__name__}: {error}): reinstall the package"
             ) from error
         if not (inspect.isclass(kind_class) and issubclass(kind_class, self.contract)):
             raise InputError(

@@ -90,9 +90,7 @@ def read_scores(path: Path) -> LabelledScores:
             f"{path} is not UTF-8 text: save the file as UTF-8 CSV with the columns {', '.join(COLUMNS)}"
         ) from None
     except csv.Error as error:
-        raise InputError(
-            f"{path} is not a CSV file ({error}): save the scores as CSV with the columns {', '.join(COLUMNS)}"
-        ) from None
+        raise InputError(f"{path} is not a CSV file ({error}): save the scores as a CSV file") from None
     if not rows:
         raise InputError(f"{path} has no rows: give one row per user")
     # By name: where scores are tied, guesses go by place, and the file's order would decide.

@@ -78,7 +78,7 @@ class Design:
         check_alpha(self.alpha, self.attacks)
         if self.blind_p_value is not None and not 0.0 <= self.blind_p_value <= 1.0:
             raise InputError(
-                f"the blind baseline's p-value {self.blind_p_value} is outside [0, 1]: give a p-value from 0 to 1"
+                f"the blind baseline's p-value {self.blind_p_value} is outside [0, 1]: correct the p-value"
             )
 
     def flaws(self, members: int, users: int) -> tuple[Statement, ...]:
