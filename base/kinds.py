@@ -168,8 +168,7 @@ class Family(Generic[KindClass]):
         """Check that the code of a kind has not changed since an earlier use.
 
         Raises:
-            InputError: the package is missing, or has another version or other files; the message names the package and
-                the difference.
+            InputError: the package is missing, or has another version or other files; the message states which.
         """
         try:
             now = self.origin(origin.kind)
@@ -228,8 +227,7 @@ def _sha256_of(modules: Sequence[str]) -> str:
 
 
 def _files_of(module: str) -> dict[str, Path]:
-    """Return a map from name to path of a top-level module's Python files. Raises InputError if there are no such
-    files."""
+    """Return a map from name to path of a top-level module's Python files. Raises InputError without such files."""
     spec = importlib.util.find_spec(module)
     folders = [] if spec is None else [Path(folder) for folder in spec.submodule_search_locations or ()]
     if folders:

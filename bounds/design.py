@@ -77,9 +77,7 @@ class Design:
     def __post_init__(self) -> None:
         check_alpha(self.alpha, self.attacks)
         if self.blind_p_value is not None and not 0.0 <= self.blind_p_value <= 1.0:
-            raise InputError(
-                f"the blind baseline's p-value {self.blind_p_value} is outside [0, 1]: correct the p-value"
-            )
+            raise InputError(f"the blind baseline's p-value {self.blind_p_value} is outside [0, 1]: give a p-value")
 
     def flaws(self, members: int, users: int) -> tuple[Statement, ...]:
         """Return why a result is not certified, the gravest reason first; empty if it is certified.

@@ -437,8 +437,7 @@ def _best(
 
 
 def _largest(rejects: Callable[[float], bool], highest: float) -> float:
-    """Return, by bisection, a rejected value that is within _PRECISION of a value that is not rejected; 0 if 0 is not
-    rejected."""
+    """Return, by bisection, a rejected value within _PRECISION of a value that is not; 0 if 0 is not rejected."""
     if not rejects(0.0):
         return 0.0
     low, high = 0.0, 1.0

@@ -62,8 +62,7 @@ def require_base(folder: Path, at: AdapterBase) -> None:
 
 
 def read_config(name: str, revision: str | None = None) -> Any:
-    """Return a model's config. Raises InputError if the config cannot be read, or if the model is an
-    encoder-decoder."""
+    """Return a model's config. Raises InputError for an unreadable config, or an encoder-decoder."""
     with reading(name, f"cannot load model '{name}'"):
         config = AutoConfig.from_pretrained(name, revision=revision, trust_remote_code=False)
     if getattr(config, "is_encoder_decoder", False):
