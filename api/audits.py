@@ -65,7 +65,8 @@ class AuditResult(Tabular):
 
     @property
     def exit_code(self) -> int:
-        """Return 3 if certified evidence contradicts a claim, 4 if only indicative evidence does, and 0 otherwise."""
+        """Return 3 if certified evidence contradicts a claim, 4 if only indicative evidence contradicts a claim, and 0
+        otherwise."""
         return self.record.judgement.exit_code
 
     def heading(self) -> str:
@@ -134,7 +135,7 @@ class AuditResult(Tabular):
         """Plot the share of members that an attack misses against the share of non-members that it flags.
 
         A lower curve means more leakage. In expectation, no curve is below the curve of the guarantee, or below the
-        curve of a true claim. An attack's curve is an estimate, so a curve below a claim's curve is no verdict (see
+        curve of a true claim. An attack's curve is an estimate, so a curve below a claim's curve is not a verdict (see
         ``verdict``).
 
         Args:
@@ -151,7 +152,7 @@ class AuditResult(Tabular):
         return axes
 
     def write_pdf(self, path: Source) -> Path:
-        """Write the PDF report of the record and return its path. Raises OSError if it cannot be written."""
+        """Write the PDF report of the record and return its path. Raises OSError if the file cannot be written."""
         from heldin.reports.record_report import report_record
         from heldin.reports.typesetting import write_pdf
 
@@ -160,7 +161,8 @@ class AuditResult(Tabular):
         return write_pdf(report_record(self.record), Path(path))
 
     def write_html(self, path: Source) -> Path:
-        """Write the report of the record as a web page and return its path. Raises OSError if it cannot be written."""
+        """Write the report of the record as a web page and return its path. Raises OSError if the file cannot be
+        written."""
         from heldin.reports.html import write_page
         from heldin.reports.record_report import report_record
 
@@ -268,11 +270,11 @@ def audit_model(
     quiet: bool = False,
     **options: Any,
 ) -> AuditResult:
-    """Audit a model that someone else trained, as ``heldin audit`` does. Nothing is trained.
+    """Audit a model that someone else trained, as ``heldin audit`` does. heldin trains nothing.
 
     Args:
         model: folder or hub name of the model, which may be a LoRA adapter.
-        reference: models that were not trained on these users; the first is the main reference.
+        reference: models that were not trained on these users; the first model is the primary reference.
         held_in: file or ``datasets.Dataset`` with texts or chats by members.
         held_out: file or ``datasets.Dataset`` with texts or chats by non-members.
         user: column that names the user.
@@ -284,7 +286,7 @@ def audit_model(
             ``assignment="coin"``, ``plan="plan.json"`` or ``attack={"max_characters": 2000}``.
 
     Returns:
-        The result. It is indicative evidence, because you stated who the members are.
+        The result. The result is indicative evidence, because you stated the members.
 
     Raises:
         InputError: an option has errors, or an input cannot be used.
@@ -298,8 +300,7 @@ def audit_model(
     curves = [claim.label for claim in claims_of(claims) if claim.is_curve]
     if curves:
         raise InputError(
-            f"claims has {curves[0]}, which comes from a plan. Give the plan's file as plan= instead: the audit keeps"
-            " a copy of the file"
+            f"claims has {curves[0]}, and this claim comes from a plan: give the file of the plan as plan= instead"
         )
     # A single name is a sequence too, of its letters.
     references = [reference] if isinstance(reference, str | Path) else reference
@@ -365,8 +366,8 @@ def audit_planted(
         planted: the result of ``plant``, or its folder.
         model: folder or hub name of the trained model; may be a LoRA adapter's folder.
         claims: claims to test, such as "epsilon=8,delta=1e-6,unit=user".
-        declared_by: the person who declares the conditions that heldin cannot check; None: nobody declares them, so
-            nothing is certified.
+        declared_by: the person who declares the conditions that heldin cannot check; None: nobody declares these
+            conditions, so nothing is certified.
         precision: precision in which models are loaded; auto: the precision in which the model is stored; None: the
             precision in the plan.
         adapter_base: base model of an adapter, in place of the base model that the adapter's config names.
@@ -386,7 +387,7 @@ def audit_planted(
 
 
 def load_record(folder: Source) -> AuditResult:
-    """Return the result of a finished run or audit. Raises InputError if the folder has none."""
+    """Return the result of a finished run or audit. Raises InputError if the folder has no result."""
     return AuditResult(read_record(Path(folder) / "record.json"), Path(folder))
 
 
@@ -427,7 +428,7 @@ def _reporter(quiet: bool) -> Reporter:
 
 
 def _called(function: str) -> str:
-    """Return the call as the record stores it: the function, and the script if there is one."""
+    """Return the call in the form for the record: the function, and the script if there is a script."""
     # The file name without its folders, and none of the arguments: either may name a person.
     script = Path(sys.argv[0]).name if sys.argv and sys.argv[0] else ""
     return f"heldin.{function}(...)" + (f" in {script}" if script.endswith(".py") else "")

@@ -1,4 +1,5 @@
-"""Hugging Face datasets as sources. A dataset in memory is saved to a folder, so commands and records can name it."""
+"""Hugging Face datasets as sources. heldin saves a dataset in memory to a folder, so commands and records can name the
+dataset."""
 
 from pathlib import Path
 from typing import Any
@@ -13,13 +14,14 @@ def is_dataset(source: object) -> bool:
 
 
 def folder_of(source: Any) -> Path:
-    """Return the folder in the cache that has the dataset's rows. An equal dataset is saved only once.
+    """Return the folder in the cache that has the dataset's rows. heldin saves an equal dataset only once.
 
     Raises InputError for a stream, whose rows are not loaded yet.
     """
     if not hasattr(source, "num_rows"):
         raise InputError(
-            "a streamed dataset cannot be read here: save the dataset to a file, or give its hub name in a config"
+            "a streamed dataset cannot be read here: save the dataset to a file, or give the hub name of the"
+            " dataset in a config"
         )
     folder = cache_directory() / "datasets" / text_sha256(str(source._fingerprint))[:24]
     keep_in_use(folder.parent)

@@ -55,13 +55,13 @@ def _claim_of(claim: Stated) -> Claim:
     try:
         epsilon, delta = map(float, claim)
     except (TypeError, ValueError):
-        raise InputError(f"claims has {claim!r}, which is not a claim: {_FORM}") from None
+        raise InputError(f"{claim!r} in claims is not a claim: {_FORM}") from None
     return stated_claim(epsilon, delta)
 
 
 # A typed dict and not ``Any``, so that a type checker catches a misspelt option.
 class DesignOptions(TypedDict, total=False):
-    """The design by which scores were made; see ``bounds.design.Design``."""
+    """The design of the audit behind the scores; see ``bounds.design.Design``."""
 
     independent_trainings: bool
     reference_on_one_side: bool
@@ -96,13 +96,13 @@ def bound(
     Args:
         scores: one score for each user, shape (m,).
         member: whether each user is a member, shape (m,).
-        assignment: how members were chosen: coin (an independent fair coin for each user), fixed (any other known way)
-            or unknown.
+        assignment: rule that chose the members: coin (an independent fair coin for each user), fixed (any other known
+            way) or unknown.
         users: names that error messages use, shape (m,); None: row numbers.
         higher_is: the group that a higher score indicates: member or non-member.
         delta: delta of the bounds; None: the delta of the first claim.
         claims: claims to test, each a ``Claim``, "epsilon=8,delta=1e-6" or (8, 1e-6).
-        design: other choices that were fixed before the scores were seen (the keys of ``DesignOptions``).
+        design: other choices that you fixed before you saw the scores (the keys of ``DesignOptions``).
 
     Returns:
         The bounds that are valid for the design, the refused bounds with reasons, and the verdicts.
@@ -122,17 +122,22 @@ def bound(
     if not isinstance(design.get("thresholds", ()), Sequence):
         raise InputError(f"thresholds is {design['thresholds']!r}: give a list of numbers")
     if np.ma.isMaskedArray(scores) or np.iscomplexobj(scores):
-        raise InputError("scores is a masked array, which hides some users: give plain real numbers, one for each user")
+        raise InputError(
+            "scores is a masked array, so some users are hidden: give plain real numbers, one for each user"
+        )
     try:
         values, held_in = np.asarray(scores, dtype=np.float64), np.asarray(member)
     except (TypeError, ValueError) as error:
-        raise InputError(f"scores must be numbers, one for each user ({error})") from None
+        raise InputError(f"scores are not numbers ({error}): give one number for each user") from None
     if not values.size:
         raise InputError("scores is empty: give one score for each user")
     # Converted to bool, a NaN, a 2 or the text "False" would all become held in, and a label lost in silence moves a
     # bound.
     if held_in.dtype != np.bool_ and not np.isin(held_in, (0, 1)).all():
-        raise InputError("member must be True or 1 (a member), or False or 0 (a non-member): give one for each score")
+        raise InputError(
+            "member has another value than True or 1 (member) and False or 0 (non-member): give one of these"
+            " values for each score"
+        )
     names = None if users is None else tuple(map(str, users))
     labelled = LabelledScores(values, held_in.astype(np.bool_), names)
     # The coins are certified on the caller's word, and the judgement says so: heldin did not flip them
@@ -143,7 +148,8 @@ def bound(
 
 @numbers_named
 def power(users: int, auroc: float, *, delta: float = 1e-5, claims: Sequence[Stated] = ()) -> Power:
-    """Forecast, before an audit is run, what it could certify or contradict. Coins choose the members.
+    """Forecast, before an audit, the epsilons that the audit could certify and the claims that it could contradict.
+    Coins choose the members.
 
     >>> found = power(500, 0.75)
     >>> round(found.largest.paid, 1)
@@ -153,7 +159,7 @@ def power(users: int, auroc: float, *, delta: float = 1e-5, claims: Sequence[Sta
         users: number of users, members and non-members together.
         auroc: AUROC that you expect the attack to reach.
         delta: delta of the bounds.
-        claims: claims to forecast, each on its own.
+        claims: claims to forecast, each considered separately.
 
     Raises:
         InputError: there are too few or too many users, or the AUROC is outside [0.5, 1).

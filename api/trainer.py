@@ -32,21 +32,21 @@ def audit_trainer(
     accept: Sequence[str] = (),
     quiet: bool = False,
 ) -> TrainerAudit:
-    """Check that ``step`` runs ``mechanism``: insert canary gradients by coin, watch every noised step, and test it.
+    """Check that ``step`` runs ``mechanism``: insert canary gradients by coin, and watch and test every noised step.
 
     Args:
         step: one private step, with the signature of ``finetune.private.private_gradient``: it takes the model, the
-            training, the number of the step and all token sequences, and leaves the noised gradient in ``.grad``
+            training, the number of the step and all token sequences, and writes the noised gradient to ``.grad``
             (docs/white-box.md). None: heldin's own trainer.
         mechanism: the mechanism that the step should run, or its plan.json.
         trainer: a whole trainer in place of a step: it trains ``base.model`` in place and calls ``training.watch`` with
             the gradients that its optimizer reads. A method ``optimizer`` states its optimizer (docs/white-box.md).
-        trainings: number of trainings; each has its own key, coins and canaries.
+        trainings: number of trainings; each has a separate key, coins and canaries.
         canaries: number of canaries in each training.
         directions: directions of the canaries' gradients: "coordinate" is tight against the accountant, "random" covers
             all parameters.
         processes: also train in two processes; ``step`` must then be a function of a module that can be imported.
-        model: tiny model on which the step is audited: "gpt-neo" or "gpt2".
+        model: tiny model for the audit: "gpt-neo" or "gpt2".
         tied: whether the model's head is its embedding table, as in the released models.
         accept: findings that do not count towards ``exit_code``, although the outcome still states them. The only such
             finding is "non-finite": a unit with a gradient that is not finite breaks the step.
@@ -59,7 +59,7 @@ def audit_trainer(
             unknown finding, or both a step and a trainer are given.
     """
     if step is not None and trainer is not None:
-        raise InputError("give either step, to audit one step, or trainer, to audit a whole trainer")
+        raise InputError("give exactly one of step (to audit one step) and trainer (to audit a whole trainer)")
     if directions not in get_args(Directions):
         raise InputError(f"directions is {directions!r}: choose {' or '.join(get_args(Directions))}")
     accepted = accepted_kinds(accept)

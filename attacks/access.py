@@ -28,7 +28,7 @@ def deciding_level(levels: tuple[Access, ...], released: str | None) -> Access:
     """Return the level that decides the audit: the weakest level that covers the release, else the strongest level.
 
     Args:
-        levels: the audit's levels, at least one.
+        levels: one or more levels of the audit.
         released: what recipients of the model get; None: not stated.
     """
     strongest_first = [level for level in Access if level in levels]

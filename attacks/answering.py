@@ -43,7 +43,7 @@ def cut_texts(
         models: models that continue the cuts. At level top-k, a chat is also cut inside its turns if every model can
             continue an answer that has already begun.
 
-    Raises InputError for a user whose every text is too short.
+    Raises InputError for a user if all texts of the user are too short.
     """
     goes_on = all(not isinstance(model, AnsweringModel) or model.goes_on for model in models)
     inside = goes_on and level is Access.TOP_K

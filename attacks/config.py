@@ -1,6 +1,6 @@
 """The attack section of a config: the attacks and the attacker's dials (Kandpal et al. 2024, Tables 6 and 7).
 
-One setting of each dial is primary, and only the scores with primary settings are judged. The report lists the other
+One setting of each dial is primary, and heldin judges only the scores with primary settings. The report lists the other
 settings without a verdict. Each other setting costs only its scoring.
 """
 
@@ -79,7 +79,7 @@ class AttackConfig(Section):
     level.
     """
     aggregations: tuple[Annotated[str, one_of(AGGREGATIONS)], ...] = ("mean", "min", "max")
-    """Ways to combine the statistics of a user's texts into one score; the first one is the primary aggregation."""
+    """Ways to combine the statistics of a user's texts into one score; the first way is the primary aggregation."""
     turns: Counting | None = None
     """Turns that attacks score, if rows are turns: all, the turns of one role, or the completion. null: the turns in
     finetune.loss_on.
@@ -94,7 +94,7 @@ class AttackConfig(Section):
     reference: ExpandedName | None = None
     """Hub name or folder of the primary reference model; null: the base model."""
     references: tuple[Reference, ...] = ()
-    """Other reference models, reported next to the primary one."""
+    """Other reference models. The report shows them next to the primary reference model."""
     documents: tuple[Documents, ...] = Field(("fresh",), min_length=1)
     """Documents of a user that the attacker has. fresh: documents that training never saw. training: records of the
     training part, for a stronger attacker. If the user is a member, training sees the records of the training part,
@@ -139,7 +139,10 @@ class AttackConfig(Section):
                 raise ValueError(f"unknown aggregation '{name}': choose from {', '.join(AGGREGATIONS)}")
         # An attack that leads but is not run has no scores to judge.
         if self.primary not in self.names:
-            raise ValueError(f"primary attack '{self.primary}' is not in names: add it, or choose another")
+            raise ValueError(
+                f"primary attack '{self.primary}' is not in names: add this attack to names, or choose another"
+                " primary attack"
+            )
         if not self.aggregations:
             raise ValueError("aggregations is empty: give at least one")
         return self
@@ -151,7 +154,7 @@ class AttackConfig(Section):
         at_level = {name: get_attack(name).access for name in self.names}
         idle = next((name for name, level in at_level.items() if level not in self.access), None)
         if idle is not None:
-            raise ValueError(f"names has '{idle}', which is an attack at level {at_level[idle]}: add it to access")
+            raise ValueError(f"attack '{idle}' in names is at level {at_level[idle]}: add this level to access")
         without = next((level for level in self.access if level not in at_level.values()), None)
         if without is not None:
             raise ValueError(
@@ -187,8 +190,8 @@ class AttackConfig(Section):
             )
         if self.shadow_models % 2:
             raise ValueError(
-                f"shadow_models is {self.shadow_models}, but each user is in half of the shadow models. Give an even"
-                " number, at least 8 for a useful result, or 0 for none"
+                f"shadow_models is {self.shadow_models}, but heldin trains half of these models on each user: give"
+                " an even number (8 or more for a useful result), or 0 for no shadow models"
             )
         return self
 

@@ -37,7 +37,7 @@ def cuts_of(document: Document, shares: Sequence[float], words: int, *, inside: 
         shares: places of the cuts, each between 0 and 1. A chat that is cut only before turns has at most this number
             of cuts.
         words: maximum number of words of a continuation.
-        inside: whether a chat is cut inside its turns too, as any other text is.
+        inside: whether to cut a chat inside its turns too, as any other text.
     """
     turns = [] if document.layout is None else [turn for turn in document.layout.turns if _counts(turn, document)]
     if turns and not inside:

@@ -72,7 +72,7 @@ class TextProbabilities:
     Attributes:
         users: the author of each text, n names.
         target: log-probability, in nats, of the suffix after its prefix under the audited model, float64, shape (n,).
-            Minus infinity if sampling never draws one of its tokens; NaN for a text that is too short for a window.
+            Minus infinity if sampling never draws a token of the suffix; NaN for a text that is too short for a window.
         reference: log-probability under the reference model, as in ``target``; None if the models' tokens differ.
         in_others: whether another person's training text contains the suffix, shape (n,); None if the training texts
             are unknown.

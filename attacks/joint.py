@@ -86,7 +86,8 @@ class JointAttack(Attack):
         if np.shape(values) != (wanted,):
             of_what = "user" if self.of_users else "text"
             raise InputError(
-                f"attack '{self.name}': values must return an array of {wanted} numbers, one for each {of_what}"
+                f"attack '{self.name}': values returned no array of {wanted} numbers: return one number for each"
+                f" {of_what}"
             )
         return [float(value) for value in values]
 
@@ -95,7 +96,7 @@ class JointAttack(Attack):
     ) -> TokenTable:
         known = [scored for scored in reference if scored is not None]
         if len(known) < len(target):
-            raise InputError(f"attack '{self.name}' needs a reference model: give one")
+            raise InputError(f"attack '{self.name}' needs a reference model: give a reference model")
         if any(len(ours.logprobs) != len(scored.logprobs) for ours, scored in zip(target, known, strict=True)):
             raise InputError(
                 f"attack '{self.name}' compares tokens, but the two models split the texts into different tokens:"

@@ -102,7 +102,7 @@ class ErrorZone(JointAttack):
     The statistic is the EZ score of EZ-MIA (arXiv 2601.12104), with a user's tokens pooled before the ratio is taken.
     As in the authors' code, the score is 0 with fewer than two mispredicted tokens. heldin differs from that code in
     two ways. The first token of a text counts, because heldin gives it a context. If the sum of negative d is smaller
-    than ``LEAST_FALL``, the ratio uses ``LEAST_FALL``: a score of 0 would put the clearest member last. The statistic
+    than ``LEAST_FALL``, the ratio uses ``LEAST_FALL``: a score of 0 would rank the clearest member last. The statistic
     is meant for the exact training documents.
     """
 

@@ -19,7 +19,7 @@ class MarkScores:
         recipes: the recipe that drew each mark; marks are compared within a recipe.
         users: the canary user who has the mark; None for a candidate.
         planted: whether the mark is in a canary user's texts, shape (n,). True for every canary user's mark, and for a
-            candidate that equals a canary user's mark.
+            candidate equal to a canary user's mark.
         target: log-probability, in nats, under the audited model, shape (n,).
         reference: log-probability, in nats, under the reference model, shape (n,).
     """

@@ -68,7 +68,7 @@ class AttackFacts(Facts):
         needs_reference: whether the attack also uses the reference model.
         needs_vocabulary: whether the attack needs more of the target than log-probabilities of a text's own tokens.
         of_training_texts: whether the attack is intended for the exact training documents.
-        access: what the attacker sees of a model.
+        access: the attacker's access to a model.
     """
 
     uses: Uses
@@ -94,14 +94,14 @@ class Attack(ABC):
         needs_moments: whether the attack needs mean and standard deviation over the vocabulary under the target.
         needs_ranks: whether the attack needs the ranks of tokens under the target.
         needs_ids: whether the attack needs token ids.
-        compares_tokens: whether the attack compares tokens, or means over tokens, between target and reference. Such an
-            attack is skipped if the two models have different tokenizers, because its values would mean nothing.
-        of_users: whether the attack gives one value per user, with nothing to aggregate over texts.
+        compares_tokens: whether the attack compares tokens, or means over tokens, between target and reference. heldin
+            skips such an attack if the two models have different tokenizers, because the values would mean nothing.
+        of_users: whether the attack gives one value per user, so there is nothing to aggregate over texts.
         of_training_texts: whether the attack is made for the exact training documents, and loses evidence on other
             texts.
         of_pairs: whether the attack applies to preference pairs. The score of a pair is the margin of the chosen over
-            the rejected answer (``TokenScores``). If false, the attack is skipped for pairs.
-        access: what the attacker sees of a model. At levels weaker than log-probabilities, token scores contain only
+            the rejected answer (``TokenScores``). If false, heldin skips the attack for pairs.
+        access: the attacker's access to a model. At levels weaker than log-probabilities, token scores contain only
             answers.
     """
 
@@ -201,18 +201,18 @@ class UserScores:
     def __post_init__(self) -> None:
         if self.values.shape != (len(self.users),):
             raise InputError(
-                f"attack '{self.attack}' gave {self.values.size} scores for {len(self.users)} users: it must give one"
+                f"attack '{self.attack}' gave {self.values.size} scores for {len(self.users)} users: return one"
                 " score for each user"
             )
         # A user is the unit: two scores would count one coin twice.
         if len(set(self.users)) != len(self.users):
-            raise InputError(f"attack '{self.attack}' gave one user two scores: it must give one score for each user")
+            raise InputError(f"attack '{self.attack}' gave one user two scores: return one score for each user")
         # Refused, not filtered out: a dropped user would change n between attacks, and not at random.
         bad = np.flatnonzero(~np.isfinite(self.values))
         if bad.size:
             raise InputError(
-                f"attack '{self.attack}': score number {bad[0] + 1} of {self.values.size} is {self.values[bad[0]]}."
-                " Give every user a finite score, because no user may be left out"
+                f"attack '{self.attack}': score number {bad[0] + 1} of {self.values.size} is"
+                f" {self.values[bad[0]]}. Return a finite score for every user"
             )
 
     def of(self, users: Sequence[str]) -> NDArray[np.float64]:
@@ -222,8 +222,8 @@ class UserScores:
         missing = [user for user in users if user not in row]
         if missing:
             raise InputError(
-                f"attack '{self.attack}' gave no score for {len(missing)} of {len(users)} users: it must score every"
-                " user"
+                f"attack '{self.attack}' gave no score for {len(missing)} of {len(users)} users: return a score"
+                " for every user"
             )
         return self.values[[row[user] for user in users]]
 
@@ -242,7 +242,7 @@ def lift_to_users(attack: str, statistics: Mapping[str, Sequence[float]], aggreg
         raise InputError(f"unknown aggregation '{aggregation}': choose from {', '.join(AGGREGATIONS)}")
     empty = next((user for user, values in statistics.items() if not len(values)), None)
     if empty is not None:
-        raise InputError(f"attack '{attack}': user '{empty}' has no text to score")
+        raise InputError(f"attack '{attack}': user '{empty}' has no text to score. Leave this user out")
     values = np.array([value for of_user in statistics.values() for value in of_user], dtype=np.float64)
     # (users,): where each user's texts begin among all texts
     starts = np.cumsum([0, *map(len, statistics.values())])[:-1]
@@ -300,7 +300,7 @@ def label_of(attack: str, aggregation: str, dial: Dial | None) -> str:
 
 
 def user_scores(statistics: Sequence[TextStatistic], attack: str, aggregation: str = "mean") -> UserScores:
-    """Aggregate one attack's statistics to users. Statistics with a changed dial are dropped."""
+    """Aggregate one attack's statistics to users. The result ignores statistics with a changed dial."""
     by_user: dict[str, list[float]] = {}
     for s in statistics:
         # A changed dial is a variant of the attack; mixed in, it would enter the same user's mean a second time.

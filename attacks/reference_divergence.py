@@ -47,7 +47,7 @@ def reference_divergences(
 
     Args:
         texts: texts whose divergence is estimated.
-        documents: each user's own documents; copies of the measured text are left out.
+        documents: each user's own documents; the function ignores copies of the measured text.
         reference: model that represents all other people.
     """
     # Of a pair, the chosen answer is compared.

@@ -1,4 +1,4 @@
-"""Reference models in addition to the primary one. Each is a kind of ``attack.references``."""
+"""Reference models in addition to the primary reference model. Each class is a kind of ``attack.references``."""
 
 from abc import ABC, abstractmethod
 from pathlib import Path
@@ -53,7 +53,8 @@ class ReferenceConfig(Section, ABC):
 
     @abstractmethod
     def made_by(self, training: ReferenceTraining) -> str:
-        """Train the model if needed, and return the name or folder to load it. Raises InputError if this fails."""
+        """Train the model if needed, and return the name or folder for loading the model. Raises InputError if training
+        fails."""
 
 
 class NamedReference(ReferenceConfig):
@@ -101,11 +102,11 @@ class PretrainedReference(ReferenceConfig):
 
 
 class PublicReference(ReferenceConfig):
-    """The base model, which heldin fine-tunes on users who are not audited, with the run's recipe and no defense."""
+    """The base model, which heldin fine-tunes on unaudited users, with the run's recipe and no defense."""
 
     kind: Literal["public"]
     users: UserFilter = UserFilter(min_records=1)
-    """Users for this fine-tuning, among the users who are not audited."""
+    """Users for this fine-tuning, among the unaudited users."""
     max_records_per_user: Count | None = None
     """Maximum number of records per user; heldin takes the first records. null: all."""
 

@@ -11,7 +11,7 @@ Share = Annotated[float, Field(gt=0, lt=1)]
 
 
 class SamplingConfig(Section):
-    """Requests of an attacker who sees only text, or only the most probable next tokens. All values are fixed before
+    """Requests of an attacker who sees only text, or only the most probable next tokens. heldin fixes all values before
     the audit.
     """
 

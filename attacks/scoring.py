@@ -21,7 +21,7 @@ class AttackTexts:
     """The attacker's documents by user, each cut to ``max_characters``.
 
     Attributes:
-        texts: documents of each user; only the parts that count are scored.
+        texts: documents of each user; attacks score only the parts that count.
         max_characters: number of characters that heldin reads of each text.
     """
 
@@ -32,18 +32,18 @@ class AttackTexts:
 
     def __post_init__(self) -> None:
         if self.max_characters < 1:
-            raise InputError(f"attack.max_characters is {self.max_characters}: it must be at least 1")
+            raise InputError(f"attack.max_characters is {self.max_characters}: give at least 1")
 
     @classmethod
     def of(cls, texts: Mapping[str, Sequence[str]], max_characters: int = DEFAULT_MAX_CHARACTERS) -> "AttackTexts":
-        """Return the attacker's documents from plain texts, which are scored as a whole."""
+        """Return the attacker's documents from plain texts. Attacks score the whole texts."""
         documents = {user: [Document.of(text) for text in user_texts] for user, user_texts in texts.items()}
         return cls(documents, max_characters)
 
     def flat(self) -> list[tuple[str, int, Document]]:
         """Return (user, number of the text, cut document), user by user.
 
-        A text is left out if its cut has no counted part.
+        The result omits a text if its cut has no counted part.
 
         Raises InputError for a user without any counted part.
         """
@@ -113,7 +113,7 @@ def score_attacks(
     # Before any model runs: a pass over all texts may take hours.
     needing = [attack.name for attack in attacks if attack.needs_reference]
     if needing and reference is None:
-        raise InputError(f"attack '{needing[0]}' needs a reference model: give one")
+        raise InputError(f"attack '{needing[0]}' needs a reference model: give a reference model")
     items = texts.flat()
     # All attacks share one pass of the target. What some need beside log-probabilities is of the target alone.
     target_scores = scores_of(texts, target, cache, attacks, advance=advance)
@@ -161,7 +161,8 @@ def scores_of(
         if not of_document.is_complete:
             place = list(texts.texts).index(user) + 1
             raise InputError(
-                f"user number {place}: the scored part of text {number + 1} has no token under '{model.name}'"
+                f"user number {place}: the scored part of text {number + 1} has no token under '{model.name}'."
+                " Leave this text out"
             )
     return of_counted_tokens
 
@@ -174,7 +175,7 @@ def _with_ids(model: ScoredModel, texts: Sequence[str], scores: Sequence[TokenSc
     # Another number of tokens would put an id beside another token's score.
     if any(len(ids_of_text) != len(of_text.logprobs) for ids_of_text, of_text in zip(ids, scores, strict=True)):
         raise InputError(
-            f"the tokenizer of model '{model.name}' makes other tokens than the scored tokens: give the model's own"
-            " tokenizer"
+            f"the tokens of the tokenizer for model '{model.name}' differ from the scored tokens: give the model's"
+            " own tokenizer"
         )
     return [replace(of_text, ids=ids_of_text) for of_text, ids_of_text in zip(scores, ids, strict=True)]

@@ -111,7 +111,7 @@ def shadow_prior(shadows: Array, included: NDArray[np.bool_]) -> ShadowPrior:
 def _fits(shadows: Array, included: NDArray[np.bool_]) -> _Fits:
     models = len(included)
     if models < LEAST_SHADOW_MODELS or (2 * included.sum(axis=0) != models).any():
-        raise InputError("give at least two shadow models, with every user in half of them")
+        raise InputError("give at least two shadow models, and train half of the models on each user")
     # (K, n) -> (n,)
     inside = np.where(included, shadows, 0.0).sum(axis=0) / (models / 2)
     outside = np.where(included, 0.0, shadows).sum(axis=0) / (models / 2)

@@ -32,13 +32,13 @@ class CutAttack(TextAttack):
     def statistic(self, text: str, target: TokenScores, reference: TokenScores | None) -> float:
         """Return the mean over cuts under the target, minus the mean under the reference."""
         if reference is None:
-            raise InputError(f"attack '{self.name}' needs a reference model: give one")
+            raise InputError(f"attack '{self.name}' needs a reference model: give a reference model")
         return self.under(target) - self.under(reference)
 
     def under(self, scores: TokenScores) -> float:
         """Return the mean over cuts under one model. Raises InputError if the model's answers are missing."""
         if not scores.answers:
-            raise InputError(f"attack '{self.name}' needs the model's answers at the cuts of a text")
+            raise InputError(f"attack '{self.name}' needs answers at the cuts of a text: leave this attack out")
         return sum(map(self.of_cut, scores.answers)) / len(scores.answers)
 
 
@@ -94,7 +94,7 @@ class NextWord(CutAttack):
     def of_cut(self, answers: CutAnswers) -> float:
         """Return the log-probability or its upper bound, in nats."""
         if answers.next_logprob is None:
-            raise InputError(f"attack '{self.name}' needs the most probable next tokens")
+            raise InputError(f"attack '{self.name}' needs the most probable next tokens: leave this attack out")
         return answers.next_logprob
 
 

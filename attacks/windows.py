@@ -88,8 +88,8 @@ def windows_of(
             windows.append(np.array(tokens.ids[at : at + asked.length], dtype=np.int32))
     if not windows:
         raise InputError(
-            f"extraction needs prefix + suffix = {asked.length} tokens, which none of {len(users)} texts"
-            f" has{'' if most is None else f' among its first {most}'}. Lower measures.extraction.prefix or suffix"
+            f"extraction needs prefix + suffix = {asked.length} tokens, but none of {len(users)} texts has so"
+            f" many{'' if most is None else f' among its first {most}'}. Lower measures.extraction.prefix or suffix"
         )
     return Windows(users, np.array(rows, dtype=np.intp), np.stack(windows))
 

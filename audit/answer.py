@@ -27,7 +27,8 @@ class DecisionFacts(Facts):
         by: the config section with the thresholds of the decision.
         flagged: the flagged people on page one, by the deciding attack, or by the primary attack if no attack decides.
             null for fewer than 20 users, and if the comparison is not valid.
-        best: the people flagged by the attack that flags most, if no attack passes the test of all; null otherwise.
+        best: the people whom the best attack flags (see ``audit.flagged.best_of``), if no attack passes the joint test;
+            null otherwise.
         scores: number of scores in the joint test.
         law: how heldin redrew the members.
         auroc_p: p-value of the family of AUROCs, by the randomisation test.
@@ -75,10 +76,10 @@ def decision_facts(
         fixed: how membership was decided, the thresholds and the claims.
         flaws: reasons why the comparison is not valid; empty if it is valid.
         judgements: verdicts on the claims; the verdicts about the scored users are first.
-        beside: further notes, which do not follow from the evidence.
+        beside: notes in addition to the notes that follow from the evidence.
         wording: the words for the canary users or trainings, if the scores separate canary users or trainings; None:
             ``fixed.wording``.
-        gain: the model's gain over the reference on held-out users; None if it was not measured.
+        gain: the model's gain over the reference on non-members; None if it was not measured.
     """
     wording, test, by = wording or fixed.wording, family.test, fixed.decision
     evidence = _evidence(family, fixed, flaws, judgements, gain)

@@ -78,7 +78,7 @@ class AttackResult(Facts):
         aggregation: how the scores of a user's texts become one score; "together" if the attack itself gives one score
             per user.
         auroc: AUROC over users.
-        simultaneous: interval of the AUROC that is valid for all scores at the same time; null if none was tested.
+        simultaneous: 95 % interval of the AUROC, valid for all scores at the same time; null if there was no test.
         adjusted_p: p-value of the AUROC by the randomisation test; null if there was no test.
         length_correlation: rank correlation of the score with the mean length of the user's texts.
         curve: curve of the primary attack and of the attack in the headline; null for other attacks, because the curves

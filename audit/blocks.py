@@ -14,7 +14,7 @@ LEAST_BLOCKS = 3  # fewer say how these models differ, not how defenses do
 
 
 class Summary(Facts):
-    """A number of a variant.
+    """One quantity of a variant: the mean over blocks, with a 95 % interval.
 
     Attributes:
         value: mean over the blocks; the block's number if there is only one block.
@@ -41,7 +41,7 @@ def over_blocks(
 ) -> Summary:
     """Average one number per block.
 
-    Three or more blocks get Student's t interval; a single block keeps its own interval.
+    With three or more blocks, the interval is Student's t interval. With a single block, the interval is ``within``.
 
     Coins, seeds and trainings of different blocks are independent, and so are the blocks' numbers. An interval over the
     users of one pair of models ignores that another training would give other models (measured coverage of DeLong's

@@ -141,8 +141,8 @@ def separation_lower_limit(pairs: int, level: float = 0.025) -> float:
     """Return a lower limit for the AUROC if all scores of one group exceed all scores of the other.
 
     All ``pairs`` disjoint pairs of a member and a non-member are then concordant. With AUROC A, the probability of this
-    is at most A ** pairs, so A is above level ** (1 / pairs) (Clopper-Pearson with all successes). Valid for
-    independent scores.
+    is at most A ** pairs, so A is above level ** (1 / pairs) (Clopper-Pearson with all successes). The limit is valid
+    for independent scores.
     """
     return float(level ** (1 / pairs))
 

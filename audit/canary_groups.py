@@ -35,7 +35,7 @@ class PlantedUsers:
     Attributes:
         canaries: recipe of each canary user.
         training_texts: number of training texts of canary members, before any data-side defense.
-        trained_on: number of these texts that the data-side defense kept.
+        trained_on: number of training texts of canary members that the data-side defense kept.
         of_real_rows: number of canary users who have only real rows as records.
     """
 

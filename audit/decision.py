@@ -101,11 +101,12 @@ class DecisionConfig(Section):
             if self.redraws < needed:
                 raise ValueError(
                     f"{self.redraws} redraws are too few to reach {name} {getattr(self, name):g}: give at least"
-                    f" {needed}"
+                    f" {needed} redraws"
                 )
         if self.tpr <= self.fpr:
             raise ValueError(
-                f"tpr {self.tpr:g} is not above fpr {self.fpr:g}, which guessing alone reaches: raise tpr above fpr"
+                f"tpr {self.tpr:g} is not above fpr {self.fpr:g}, so guessing alone reaches this tpr: raise tpr"
+                " above fpr"
             )
         return self
 
@@ -181,7 +182,7 @@ class AnswerEvidence:
             claim is contradicted.
         unmet: whether a condition of a certified statement is not met, apart from the condition that heldin drew the
             assignment.
-        learned: whether the model's gain on held-out users is above zero; None if it was not measured.
+        learned: whether the model's gain on non-members is above zero; None if it was not measured.
         falls_short: whether recipients of the model see more of the model than every attacker of the audit does.
     """
 
@@ -214,8 +215,8 @@ class Decision:
         strongest: index of the strongest score that passes the corrected test. If only a contradicted claim leads to
             "leaks", the index is the primary attack's; for any other answer, it is null.
         separates: whether the strongest score passes the test; false for answers other than "leaks", and if only a
-            claim decided.
-        promise: the finding compared with the guarantee. "above" rests on the estimate alone; null without a leak or a
+            claim led to "leaks".
+        promise: the finding compared with the guarantee. "above" relies only on the estimate; null without a leak or a
             guarantee.
         largest_auroc: largest AUROC of any score.
         shown_auroc: largest lower end of the simultaneous intervals: some score has at least this AUROC.

@@ -28,7 +28,7 @@ class Exclusion:
         auroc, tpr, fpr: the thresholds to rule out.
         users_needed: number of users, half of them members, with which an audit rules out both thresholds in four of
             five cases.
-        users_auroc: an audit of the given number of users rules out an AUROC above this in 85 of 100 cases.
+        users_auroc: AUROC that an audit of the given number of users rules out in 85 of 100 cases.
     """
 
     scores: int
@@ -57,7 +57,7 @@ def exclusion(users: int, by: DecisionConfig, *, scores: int = SCORES, correlati
         InputError: there are fewer than two users or one score, or the correlation is outside [0, 1].
     """
     if users < 2:
-        raise InputError(f"{counted(users, 'user')}: give at least 2, since an audit needs one user in each group")
+        raise InputError(f"{counted(users, 'user')} cannot form two groups: give at least 2 users")
     auroc_margin, tpr_margin = margins(by.fpr, scores, correlation)
     return Exclusion(
         scores=scores,
@@ -87,11 +87,11 @@ def margins(fpr: float, scores: int, correlation: float, seed: int = 0) -> tuple
     """
     if not 1 <= scores <= MOST_SCORES:
         raise InputError(
-            f"{scores} scores: give the number of scores that are judged together, from 1 to {MOST_SCORES}"
+            f"heldin cannot judge {scores} scores together: give a number of scores from 1 to {MOST_SCORES}"
         )
     if not 0.0 <= correlation <= 1.0:
         raise InputError(
-            f"correlation {correlation:g} is outside [0, 1]: give the correlation of any two scores, for example 0.7"
+            f"correlation {correlation:g} is outside [0, 1]: give the correlation between two scores, for example 0.7"
         )
     rng = np.random.default_rng(seed)
     # Margins are in units that shrink with 1 / sqrt(users), so that those of one size are used for any number.

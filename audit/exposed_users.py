@@ -163,7 +163,7 @@ def read_people(path: Path) -> list[Exposed]:
     """Read a file of ``write_people``. Raises InputError if the file is missing or was changed."""
     table = read_table(path)
     if table is None:
-        raise InputError(f"'{path}' is missing or was changed: run the command that made the folder again")
+        raise InputError(f"'{path}' is missing or was changed: repeat the command that made the folder")
     return [Exposed(**row) for row in table.to_pylist()]
 
 

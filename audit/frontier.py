@@ -28,7 +28,7 @@ class Position:
         epsilon: the epsilon guaranteed to every user; infinity without a guarantee.
         delta: delta of the guarantee for users, or of the guarantee for records.
         auroc: AUROC of the primary attack in each block, unrounded.
-        loss: loss on held-out users' test texts in each block, nats per token, unrounded.
+        loss: loss on non-members' test texts in each block, nats per token, unrounded.
         gradients: mean number of record gradients in a cell. Seconds are not used, because they depend on other jobs.
         epsilon_per_record: the epsilon guaranteed to every record, at most ``epsilon``; infinity without a guarantee.
         canaries: mean AUROC of the canary group with the highest AUROC; 0 without canary users.

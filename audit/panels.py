@@ -94,7 +94,7 @@ def results_of(
         table: scores and membership; the reference model alone is one of the attacks.
         beside: verdicts on other people in the training (canary users), which the answer must also consider.
         flaws: reasons known beforehand why the comparison is not valid.
-        gain: the model's gain on held-out users; None if it was not measured.
+        gain: the model's gain on non-members; None if it was not measured.
         advance: called with 1 after each of the ``parts_of`` parts.
     """
     step = advance or (lambda _: None)

@@ -22,7 +22,8 @@ class Sides:
     """How users became members or non-members.
 
     Attributes:
-        assignment: independent fair coins, another known way (an exact half, a split by hand), or unknown.
+        assignment: how membership was decided: by independent fair coins, in another known way (an exact half, a split
+            by hand), or unknown.
         witnessed: True if heldin drew the assignment, False if somebody asserts it.
         unmet: an unmet further condition of a certified statement, such as a missing declaration of the training data.
         unshown: the reason why canary rows are not shown to affect the model. A claim that canary users do not
@@ -78,7 +79,7 @@ class Preregistration:
 
     Attributes:
         attack: the primary attack and aggregation, and the other attacks and aggregations.
-        audit: false-positive rates, resamples, delta.
+        audit: settings of false-positive rates, resamples and delta.
         decision: thresholds of the answer.
         sides: how users became members or non-members.
         claims: the claims to test on the people whom the answer is about.

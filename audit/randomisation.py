@@ -47,8 +47,8 @@ class FamilyTest:
         auroc_adjusted: step-down adjusted p-value of each score, shape (K,).
         reversed_p: p-value of "no score is higher for non-members", from the smallest standardised AUROC.
         fprs: the F false-positive rates that this many users can show; may be empty.
-        tpr_p: p-value of the same hypothesis, from the smallest p-value of any TPR at any of ``fprs``; 1 if ``fprs`` is
-            empty.
+        tpr_p: p-value of "no score separates the groups", from the smallest p-value of any TPR at any of ``fprs``; 1 if
+            ``fprs`` is empty.
         tpr_adjusted: step-down adjusted p-values, shape (K, F).
         auroc_margin: 0.85 quantile over redraws of the largest standardised AUROC: how far the best of these dependent
             scores deviates by chance. For planning.

@@ -28,9 +28,9 @@ class TrainingsFacts(Facts):
         threshold: the attack classifies a training as "with" if its score is at least this number; null if ROC bands
             were used.
         members: number of tested trainings with the user; null if ROC bands were used, as are the next three fields.
-        true_positives: number of these trainings that the attack classified as "with".
+        true_positives: number of tested trainings with the user that the attack classified as "with".
         non_members: number of tested trainings without the user.
-        false_positives: number of these trainings that the attack classified as "with".
+        false_positives: number of tested trainings without the user that the attack classified as "with".
         epsilon_lower: lower bound on epsilon by this test, which was fixed before anyone saw a score.
         reach: the largest epsilon that the tested trainings could have certified.
         seconds_each: median time of a training, in seconds.
@@ -86,7 +86,7 @@ class CanaryFacts(Facts):
         of_real_rows: number of canary users who have only real rows as records.
         replaced: number of real users whom canary users replaced.
         training_texts: number of training texts of canary members, before any data-side defense.
-        trained_on: number of these texts that the data-side defense kept.
+        trained_on: number of training texts of canary members that the data-side defense kept.
         attacker_texts: number of scored texts of canary users.
         groups: results by kind, length and number of documents.
         blind: baselines that never saw the audited model.
@@ -174,12 +174,12 @@ class Emitted(Facts):
 
     Attributes:
         queries: number of continuations of one prefix that the attacker samples.
-        users: number of these people under the audited model.
+        users: number of people with such a text under the audited model.
         lower, upper: exact 95 % limits (Clopper & Pearson 1934) of the share of ``users`` among people with a long
-            enough text; null if there are none.
-        only_theirs: number of these people with such a text and a suffix that occurs in no known text of others; null
-            if no texts of others are known.
-        reference: number of these people under the reference model; null if its tokenizer differs.
+            enough text; null if nobody has one.
+        only_theirs: number of people with such a text whose suffix occurs in no known text of others; null if no texts
+            of others are known.
+        reference: number of people with such a text under the reference model; null if its tokenizer differs.
     """
 
     queries: int
@@ -196,9 +196,9 @@ class ExtractionGroup(Facts):
     Attributes:
         group: the authors of the texts.
         users: number of users.
-        measured: number of these users with at least one text that is long enough.
-        texts: number of their texts that are long enough; one window of each was measured.
-        too_short: number of their texts that are too short.
+        measured: number of users with at least one text that is long enough.
+        texts: number of the users' texts that are long enough; heldin measured one window of each text.
+        too_short: number of the users' texts that are too short.
         in_others: number of texts whose suffix also occurs in another person's training text; null if the training
             texts are unknown.
         in_public: number of texts whose suffix also occurs in a public text; null if there are no public texts.

@@ -51,7 +51,7 @@ class ScoredUsers:
         if (self.texts[attack, dial][0] == bad[0]).any():
             raise InputError(
                 f"attack '{attack}': the score of user number {bad[0] + 1}, in the order of names, is"
-                f" {scores[bad[0]]}. Score this user again, because every user needs a score"
+                f" {scores[bad[0]]}, not a finite number. Score this user again"
             )
         raise InputError(f"attack '{attack}' has no score for {bad.size} of {len(self.users)} users: score every user")
 
@@ -68,7 +68,9 @@ class ScoredUsers:
         if aggregation not in RULES:
             raise InputError(f"unknown aggregation '{aggregation}': choose from {', '.join(AGGREGATIONS)}")
         if (attack, dial) not in self.texts:
-            raise InputError(f"attack '{attack}' has no score for any of {len(self.users)} users")
+            raise InputError(
+                f"attack '{attack}' has no score for any of {len(self.users)} users: choose another attack"
+            )
         of_user, values = self.texts[attack, dial]
         scores = np.full(len(self.users), np.nan)
         # The first text of each user who has any; texts are ordered by user.

@@ -85,7 +85,7 @@ class Shipping(Facts):
     """The answer of the shipping rule.
 
     Attributes:
-        answer: a variant is to be shipped, no variant passes, or the variants cannot be judged.
+        answer: outcome of the rule: "ship" (one variant may be released), "none passes", or "cannot be judged".
         variant: the variant to ship; null otherwise.
         block: the block of the model to ship; null otherwise.
         level: largest probability that a recommended variant breaks a limit.

@@ -9,8 +9,8 @@
 A JSON document also has its schema version and the version of heldin that wrote it (``stamped``). heldin refuses a
 document of another schema version: there are no migrations.
 
-A digest detects damage and careless changes. It does not stop anyone who also changes the digest. Facts that depend on
-somebody's honesty are labelled as declared.
+A digest detects damage and careless changes. A digest does not stop anyone who also changes the digest. Facts that
+depend on somebody's honesty are labelled as declared.
 
 ``heldin purge`` marks a folder when it removes the secrets, and every reader refuses a marked folder in one line.
 Tables for a later command are Parquet files that only their owner can read.
@@ -56,7 +56,7 @@ def artefact_file(path: Path, *, made_from: str = "") -> Iterator[Path]:
     """Yield a temporary name. On success, list the file with its digest and rename it to ``path``.
 
     Args:
-        path: the final file; the index of its folder is updated.
+        path: the final file; the function updates the index of the file's folder.
         made_from: name or hash of the file's inputs.
     """
     with whole_file(path, private=True) as temporary:
@@ -69,7 +69,7 @@ def artefact_file(path: Path, *, made_from: str = "") -> Iterator[Path]:
 def artefact_folder(path: Path, *, made_from: str = "") -> Iterator[Path]:
     """Yield a temporary folder. On success, write the list of its files, make it owner-only and rename it to ``path``.
 
-    An intact folder at ``path`` with the same origin is not replaced.
+    The function does not replace an intact folder at ``path`` with this origin.
     """
     with whole_directory(path, same=lambda: bool(made_from) and is_whole(path, made_from)) as temporary:
         yield temporary
@@ -125,7 +125,7 @@ def is_whole(path: Path, made_from: str | None = None, say: Callable[[str], obje
     """Return whether an artefact can be read. Call ``say`` if the artefact exists but was changed."""
     state = state_of(path, made_from)
     if state in (State.CHANGED, State.UNLISTED):
-        say(f"'{path}' is damaged or was changed: heldin makes it again")
+        say(f"'{path}' is damaged or was changed, so heldin makes this file again")
     return state is State.WHOLE
 
 
@@ -188,7 +188,7 @@ def unstamped(document: dict[str, Any], path: Path, remedy: str, schema: int = 1
 
     Args:
         document: a JSON object.
-        remedy: what to do if the document has another version.
+        remedy: advice for a document of another version.
         schema: the schema version that can be read.
 
     Raises:
@@ -201,8 +201,8 @@ def unstamped(document: dict[str, Any], path: Path, remedy: str, schema: int = 1
         by, other = (f"heldin {writer}", f", or use heldin {writer}") if known else ("an unknown version of heldin", "")
         number = read if type(read) is int else "none"
         raise OtherSchemaError(
-            f"'{path}' was written by {by} with schema version {number}, and this heldin reads schema version {schema}:"
-            f" {remedy}{other}"
+            f"'{path}' was written by {by} with schema version {number}, but this heldin reads schema version"
+            f" {schema}: {remedy}{other}"
         )
     return {name: value for name, value in document.items() if name not in (_SCHEMA, _WRITER)}
 
@@ -222,7 +222,7 @@ def read_document(path: Path, remedy: str = "restore it", *, schema: int = 1, ch
     """Read a document of ``write_document``.
 
     Args:
-        remedy: what to do if the document is damaged or has another version.
+        remedy: advice for a document that is damaged or has another version.
         schema: version of the document's schema.
         checked: if true, refuse content that does not match its digest.
 
@@ -283,8 +283,8 @@ def require_not_purged(folder: Path) -> None:
     except (ValueError, KeyError, TypeError):
         when = "at an unknown time, because its mark is damaged"
     raise InputError(
-        f"'{folder}' was purged ({when}), which removed its keys, ledger and scores. Nothing in this folder can be"
-        " recomputed or continued: start again in a new folder"
+        f"'{folder}' was purged ({when}), so keys, ledger and scores are gone. heldin can neither recompute nor"
+        " continue this folder: start again in a new folder"
     )
 
 
@@ -314,7 +314,7 @@ def read_table(
         made_from: required origin; None accepts any origin.
 
     Returns:
-        The table; None if it is missing, was changed, or has another origin.
+        The table; None if the table is missing, was changed, or has another origin.
     """
     import pyarrow.parquet as pq
 

@@ -1,4 +1,5 @@
-"""The content of the cache, its size and its removal. heldin can make all cached files again, but some take long."""
+"""The content of the cache, its size and its removal. heldin can make all cached files again, but some files take
+long."""
 
 import os
 import shutil
@@ -57,7 +58,7 @@ def parts(kind: str | None = None) -> list[CachePart]:
 
 
 def clear(chosen: Sequence[CachePart]) -> int:
-    """Remove these parts, and return their size in bytes. If one part is in use, nothing is removed.
+    """Remove these parts, and return their size in bytes. If a part is in use, the function removes nothing.
 
     Raises:
         InputError: a process uses one of the parts.
@@ -72,8 +73,8 @@ def clear(chosen: Sequence[CachePart]) -> int:
                 locks.enter_context(one_process_at_a_time(part.path))
             except InputError as error:
                 raise InputError(
-                    f"'{part.path}' is in use by {_user_of(part.path)}, and nothing was removed: wait for that"
-                    " process, or end it"
+                    f"'{part.path}' is in use by {_user_of(part.path)}, so heldin removed nothing: wait until this"
+                    " process ends, or stop the process"
                 ) from error
         for part in present:
             # In the same folder, so that renaming is one step of the file system and never a copy.

@@ -16,7 +16,8 @@ KEY_BYTES = 32
 
 
 def new_key() -> bytes:
-    """Return 256 bits of the operating system's entropy. A key is never derived from a seed or shared between runs."""
+    """Return 256 bits of the operating system's entropy. heldin never derives a key from a seed, and never shares a key
+    between runs."""
     # Under a shared key two models get the same noise, which cancels in their difference
     # (docs/theory.md#keys-and-coins).
     return secrets.token_bytes(KEY_BYTES)
@@ -36,7 +37,7 @@ def keyed_digest(key: bytes, purpose: str, identity: str) -> bytes:
 def keyed_digests(key: bytes, purpose: str, identities: Iterable[str]) -> bytes:
     """Return the ``keyed_digest`` of each identity, 32 bytes each, joined.
 
-    Faster than separate calls: less than half the time.
+    One call takes less than half the time of separate calls.
     """
     # HMAC (RFC 2104) with the hash states after key and purpose kept: a key of 32 bytes fills half a block of 64.
     if len(key) != KEY_BYTES:
@@ -99,9 +100,9 @@ def first_in_keyed_order(key: bytes, purpose: str, identities: Sequence[str], co
 def keyed_positions(key: bytes, purpose: str, identity: str, *, count: int, total: int) -> list[int]:
     """Return ``count`` different positions below ``total``, increasing. Every set is equally likely.
 
-    If there are fewer than ``count`` positions, all of them are returned. The cost is O(count) for every ``total``
-    (Floyd's algorithm, Bentley and Floyd 1987). A position comes from 64 bits, so its probability is exact to within
-    ``total`` times 2^-64.
+    If there are fewer than ``count`` positions, the function returns all positions. The cost is O(count) for every
+    ``total`` (Floyd's algorithm, Bentley and Floyd 1987). A position comes from 64 bits, so its probability is exact to
+    within ``total`` times 2^-64.
 
     Args:
         purpose: name of the choice; another name gives another choice.

@@ -166,7 +166,8 @@ _ALSO_CALLED = {
 
 
 def _nearest(key: str, valid: Sequence[str]) -> str | None:
-    """Return the valid key that was probably meant: the key for another tool's name, or else the most similar key."""
+    """Return the valid key that the user probably meant: the key for another tool's name, or else the most similar
+    key."""
     called = _ALSO_CALLED.get(key.lower())
     if called in valid:
         return called

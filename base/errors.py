@@ -12,7 +12,8 @@ class InputError(ValueError):
 
 
 class NothingToSay(InputError):
-    """Scores that support no statement. If nothing else is wrong, the error is a finding and not a fault.
+    """The error for scores that support no statement. If nothing else is wrong, this error is a finding and not a
+    fault.
 
     Attributes:
         statement: the reason, for a record; ``str`` renders its sentence.

@@ -1,7 +1,7 @@
 """Files that are never half-written (temporary name, then rename), owner-only folders, content hashes and JSON.
 
-JSON is standard: a number that is not finite is written as null. In record.json and plan.json, a null epsilon means an
-infinite epsilon, which guarantees nothing.
+JSON is standard: heldin writes a number that is not finite as null. In record.json and plan.json, a null epsilon means
+an infinite epsilon, which guarantees nothing.
 """
 
 import contextlib
@@ -51,7 +51,7 @@ def private_directory(path: Path) -> Path:
 
 @contextlib.contextmanager
 def one_process_at_a_time(folder: Path, *, wait: bool = False) -> Iterator[None]:
-    """Lock ``folder`` for this process, and remove the leftovers of killed processes. A missing folder is created.
+    """Lock ``folder`` for this process, and remove the leftovers of killed processes. Creates a missing folder.
 
     With ``wait``, waits for another process's lock. Otherwise raises InputError if another process has the lock.
     """
@@ -201,7 +201,7 @@ def existing(path: Path) -> Path:
     """Return the path. Raises InputError if the file does not exist."""
     if not path.is_file():
         where = "" if path.is_absolute() else f" in the current folder, '{Path.cwd()}'"
-        raise InputError(f"no such file: '{path}'{where}")
+        raise InputError(f"no such file: '{path}'{where}. Correct the path")
     return path
 
 
@@ -223,7 +223,7 @@ def text_sha256(*parts: str) -> str:
 
 
 def text_digest(text: str) -> str:
-    """Return a text's digest, 16 bytes, hexadecimal. It identifies the text in files that contain no texts."""
+    """Return a text's digest, 16 bytes, hexadecimal. The digest identifies the text in files that contain no texts."""
     return text_key(text).hex()
 
 
@@ -240,7 +240,8 @@ def sync(path: Path) -> None:
 
 
 def _remove_leftovers_once(folder: Path) -> None:
-    """Call ``_remove_leftovers`` before this process's first file in the folder, so a large folder is listed once."""
+    """Call ``_remove_leftovers`` before this process's first file in the folder, so heldin lists a large folder only
+    once."""
     if folder not in _SWEPT:
         _SWEPT.add(folder)
         _remove_leftovers(folder)
@@ -291,7 +292,8 @@ def _is_alive(pid: int) -> bool:
 
 
 def read_json(path: Path) -> Any:
-    """Return the JSON content of a file. Raises OSError if it cannot be read, ValueError like ``parsed_json``."""
+    """Return the JSON content of a file. Raises OSError if the file cannot be read, and ValueError like
+    ``parsed_json``."""
     return parsed_json(path.read_text(encoding="utf-8"))
 
 

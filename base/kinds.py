@@ -1,7 +1,7 @@
 """Families of kinds: the class for each name in a config.
 
 A kind is heldin's own, or an installed package registers it (as an entry point in the family's group), or the config
-writes it out as "package.module:Class". Python imports only the kind that a config names, and the import runs the
+gives the full name "package.module:Class". Python imports only the kind that a config names, and the import runs the
 kind's code.
 """
 
@@ -97,7 +97,7 @@ class Family(Generic[KindClass]):
         return list(_registered_in(self.group, tuple(sys.path)))
 
     def names(self) -> list[str]:
-        """Return the names that need not be written out: heldin's own names, then the names that packages register."""
+        """Return the short names of kinds: heldin's own names, then the names that packages register."""
         return [*self.ours, *dict.fromkeys(entry.name for entry in self.registered())]
 
     def find(self, name: str) -> type[KindClass]:
@@ -113,10 +113,13 @@ class Family(Generic[KindClass]):
         try:
             kind_class = _attribute(target)
         except Exception as error:  # whatever somebody else's module does when it is imported
-            raise InputError(f"{self.name}: '{name}' cannot be imported: {type(error).__name__}: {error}") from error
+            raise InputError(
+                f"{self.name}: '{name}' cannot be imported ({type(error).__name__}: {error}): reinstall the package"
+            ) from error
         if not (inspect.isclass(kind_class) and issubclass(kind_class, self.contract)):
             raise InputError(
-                f"{self.name}: '{name}' is not a subclass of {_address(self.contract)}: derive it from this class"
+                f"{self.name}: '{name}' is not a subclass of {_address(self.contract)}: derive the class from"
+                f" {_address(self.contract)}"
             )
         if missing := getattr(kind_class, "__abstractmethods__", None):
             raise InputError(f"{self.name}: '{name}' lacks {', '.join(sorted(missing))}: define each of these methods")
@@ -149,7 +152,7 @@ class Family(Generic[KindClass]):
     def origin(self, name: str) -> Origin | None:
         """Return the package that a kind comes from, without importing the kind; None for heldin's own kinds.
 
-        Raises InputError for a name that is neither registered nor written out, and for a module without files.
+        Raises InputError for a name that is neither registered nor a full name, and for a module without files.
         """
         target = self._target(name)
         if target in self.ours.values():
@@ -165,7 +168,7 @@ class Family(Generic[KindClass]):
         """Check that the code of a kind has not changed since an earlier use.
 
         Raises:
-            InputError: the package is missing, or has another version or other files; the message says which.
+            InputError: the package is missing, or has another version or other files; the message states which.
         """
         try:
             now = self.origin(origin.kind)
@@ -215,14 +218,16 @@ def _sha256_of(modules: Sequence[str]) -> str:
             try:
                 content = path.read_bytes()
             except OSError as error:  # of a module that was loaded before its file went
-                raise InputError(f"module '{module}': '{path}' cannot be read: install its package again") from error
+                raise InputError(
+                    f"module '{module}': '{path}' cannot be read: install the package of this module again"
+                ) from error
             # With both lengths: no file's end can be taken for another's beginning.
             digest.update(f"{len(name)} {len(content)} {name}".encode() + content)
     return digest.hexdigest()
 
 
 def _files_of(module: str) -> dict[str, Path]:
-    """Return a map from name to path of a top-level module's Python files. Raises InputError if there are none."""
+    """Return a map from name to path of a top-level module's Python files. Raises InputError without such files."""
     spec = importlib.util.find_spec(module)
     folders = [] if spec is None else [Path(folder) for folder in spec.submodule_search_locations or ()]
     if folders:

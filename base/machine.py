@@ -25,7 +25,7 @@ def version() -> str:
 
 
 def installed_versions(packages: Iterable[str]) -> dict[str, str]:
-    """Return a map from package to version. Packages that are not installed are left out."""
+    """Return a map from package to version. The map omits packages that are not installed."""
     return {name: known for name in packages if (known := version_of(name)) is not None}
 
 

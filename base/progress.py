@@ -217,7 +217,7 @@ class LoggedReporter:
             log_line(self._folder, f"{title}: {done}/{total} {unit} in {time.monotonic() - started:,.1f} s")
 
     def follow(self, look: Callable[[], WorkOverview]) -> contextlib.AbstractContextManager[None]:
-        """Pass the call on. Progress within the work is not logged."""
+        """Pass the call on. The log omits progress within the work."""
         return self._reporter.follow(look)
 
 

@@ -1,6 +1,6 @@
 """Results as tables: a data frame, HTML for a notebook, and CSV.
 
-pandas is imported only when a data frame is requested. A CSV file has one header line, then one line per row. An
+heldin imports pandas only if you request a data frame. A CSV file has one header line, then one line per row. An
 unknown value is an empty cell.
 """
 

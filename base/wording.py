@@ -23,7 +23,7 @@ def at_most_counted(number: int, limit: int = MANY, before: str = "") -> str:
 
 
 def in_bytes(size: int) -> str:
-    """Return a size in memory such as "17 MiB" or "43.1 GiB"."""
+    """Format a number of bytes as text, such as "17 MiB" or "43.1 GiB"."""
     return f"{size / 2**30:,.1f} GiB" if size >= 2**30 else f"{size / 2**20:,.0f} MiB"
 
 

@@ -1,6 +1,6 @@
 """Safe YAML in which a repeated key is an error. PyYAML would silently use the last value.
 
-The number of values after expanding aliases is limited: nine lines can expand to billions of values.
+heldin limits the number of values after expanding aliases, because nine lines can expand to billions of values.
 """
 
 from pathlib import Path
@@ -26,7 +26,7 @@ class _UniqueKeys(yaml.SafeLoader):
         if root is not None:
             values = _values(root, sizes, 0)
             if values > max(_AT_LEAST, _REPEATED * len(sizes)):
-                raise _refusal(f"its aliases expand to {values:.3g} values: write the values out", root)
+                raise _refusal(f"the aliases expand to {values:.3g} values: write the values out", root)
         return root
 
     def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
@@ -54,7 +54,7 @@ _UniqueKeys.add_constructor("tag:yaml.org,2002:int", _UniqueKeys.construct_yaml_
 
 
 def _values(node: yaml.Node, sizes: dict[int, int], depth: int) -> int:
-    """Return the number of values in a node, itself included, with every alias written out.
+    """Return the number of values in a node, including the node itself, with every alias written out.
 
     Args:
         node: the composed node; an alias in it is the node that the alias names.
@@ -71,7 +71,7 @@ def _values(node: yaml.Node, sizes: dict[int, int], depth: int) -> int:
         sizes[id(node)] = 0
         size = 1
         if isinstance(node, yaml.ScalarNode) and any("\ud800" <= letter <= "\udfff" for letter in node.value):
-            raise _refusal("a text contains a lone surrogate, which is not Unicode: remove that character", node)
+            raise _refusal("a text contains a lone surrogate, which is not Unicode: remove this character", node)
         if isinstance(node, yaml.CollectionNode):
             pairs = isinstance(node, yaml.MappingNode)
             parts = [part for pair in node.value for part in pair] if pairs else node.value
@@ -93,7 +93,7 @@ def read_yaml(path: Path, *, names_people: bool = False) -> Any:
     try:
         return parse_yaml(path.read_text(encoding="utf-8"), names_people=names_people)
     except UnicodeDecodeError as error:
-        raise InputError(f"{path}: broken YAML (not UTF-8 at byte {error.start})") from error
+        raise InputError(f"{path}: broken YAML (not UTF-8 at byte {error.start}). Save the file as UTF-8") from error
     except InputError as error:
         raise InputError(f"{path}: {error}") from error
 
@@ -112,9 +112,9 @@ def parse_yaml(text: str, *, names_people: bool = False) -> Any:
         # Without what the file has there, which ``str(error)`` quotes.
         at, problem = getattr(error, "problem_mark", None), getattr(error, "problem", None) or "not YAML"
         where = "" if at is None else f", line {at.line + 1}, column {at.column + 1}"
-        raise InputError(f"broken YAML ({problem}{where})") from error
+        raise InputError(f"broken YAML ({problem}{where}). Correct the file") from error
     except RecursionError as error:
-        raise InputError("broken YAML (nested too deeply)") from error
+        raise InputError("broken YAML (nested too deeply). Use fewer levels") from error
     # What looks like a date or a number and is none, such as 2026-02-30.
     except (ValueError, AttributeError) as error:
         raise InputError(f"broken YAML ({error}): put quotes around text that looks like a date or a number") from error

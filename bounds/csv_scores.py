@@ -84,13 +84,13 @@ def read_scores(path: Path) -> LabelledScores:
             reader.fieldnames = _header(path, reader.fieldnames or ())
             rows = _rows(path, reader)
     except OSError as error:
-        raise InputError(f"{path} cannot be read ({error.strerror})") from None
+        raise InputError(f"{path} cannot be read ({error.strerror}): give a file that you can read") from None
     except UnicodeDecodeError:
         raise InputError(
             f"{path} is not UTF-8 text: save the file as UTF-8 CSV with the columns {', '.join(COLUMNS)}"
         ) from None
     except csv.Error as error:
-        raise InputError(f"{path} is not a CSV file ({error})") from None
+        raise InputError(f"{path} is not a CSV file ({error}): save the scores as a CSV file") from None
     if not rows:
         raise InputError(f"{path} has no rows: give one row per user")
     # By name: where scores are tied, guesses go by place, and the file's order would decide.
@@ -117,7 +117,7 @@ def _header(path: Path, names: Sequence[str]) -> list[str]:
     # ``DictReader`` would keep the last of two columns without a word.
     twice = next((column for column in COLUMNS if header.count(column) > 1), None)
     if twice:
-        raise InputError(f"{path}: the column '{twice}' appears twice. Rename one")
+        raise InputError(f"{path}: the column '{twice}' appears twice. Rename one of the two columns")
     return header
 
 
@@ -127,7 +127,10 @@ def _rows(path: Path, reader: "csv.DictReader[str]") -> dict[str, tuple[float, b
     for row in reader:
         # Where ``DictReader`` puts what has no column, for example after a comma inside a name without quotes.
         if None in row:
-            raise InputError(f"{path}, row {reader.line_num}: the row has more fields than the header")
+            raise InputError(
+                f"{path}, row {reader.line_num}: the row has more fields than the header. Quote a field that"
+                " contains a comma, or remove the additional fields"
+            )
         user, score, member = _row(path, reader.line_num, row)
         if user in rows and rows[user][1] != member:
             raise InputError(f"{path}, row {reader.line_num}: this user is in both groups. Keep one row per user")
@@ -158,5 +161,5 @@ def _row(path: Path, number: int, row: dict[str, Any]) -> tuple[str, float, bool
     except ValueError:
         raise InputError(f"{where}: the score is not a number. Give a number") from None
     if not math.isfinite(value):
-        raise InputError(f"{where}: the score is {value}. Score this user again, because every user needs a score")
+        raise InputError(f"{where}: the score is {value}, not a finite number. Score this user again")
     return user, value, member.lower() in _YES

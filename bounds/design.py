@@ -28,7 +28,7 @@ class Assignment(StrEnum):
 def assignment_named(text: str) -> Assignment:
     """Return the assignment with this name. Raises InputError if there is none."""
     if text not in tuple(Assignment):
-        raise InputError(f"assignment '{text}': choose {', '.join(Assignment)}")
+        raise InputError(f"assignment '{text}' is unknown: choose {', '.join(Assignment)}")
     return Assignment(text)
 
 
@@ -77,7 +77,7 @@ class Design:
     def __post_init__(self) -> None:
         check_alpha(self.alpha, self.attacks)
         if self.blind_p_value is not None and not 0.0 <= self.blind_p_value <= 1.0:
-            raise InputError(f"the blind baseline's p-value {self.blind_p_value} is outside [0, 1]")
+            raise InputError(f"the blind baseline's p-value {self.blind_p_value} is outside [0, 1]: give a p-value")
 
     def flaws(self, members: int, users: int) -> tuple[Statement, ...]:
         """Return why a result is not certified, the gravest reason first; empty if it is certified.

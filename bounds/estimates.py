@@ -71,7 +71,10 @@ def andrew_estimate(
     check_alpha(1.0 - confidence)
     for name, values in (("included", observed), ("left-out", unobserved)):
         if values is not None and (values.size < 2 or not np.isfinite(values).all()):
-            raise InputError(f"{values.size} scores of {name} canaries: give at least two finite numbers")
+            raise InputError(
+                f"the {values.size} scores of {name} canaries are too few or not finite: give at least two finite"
+                " numbers"
+            )
     # One pooled variance: the paper's two variances overstate epsilon at small k (docs/theory.md#gradient-canaries).
     rng = np.random.default_rng(seed)
     # (resamples, k): canaries are resampled, each side by itself.

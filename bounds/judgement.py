@@ -314,7 +314,7 @@ def evaluate(
     """
     if delta is None:
         if not claims:
-            raise InputError("delta is missing: give --delta, below 1 / number of users, or a claim with a delta")
+            raise InputError("delta is missing: give --delta (below 1 / number of users), or a claim with a delta")
         delta = claims[0].delta
     check_delta(delta, 1)
     if not all(math.isfinite(t) for t in design.thresholds):
@@ -349,9 +349,9 @@ def evaluate(
 
 
 def joined(judgements: Sequence[Judgement]) -> Judgement:
-    """Join the judgements of several groups of people; bounds and verdicts carry their group. All must have one delta.
+    """Join the judgements of several groups of people. Each bound and each verdict states its group.
 
-    Raises ValueError for several values of delta, because bounds at different deltas do not compare.
+    Raises ValueError if the judgements have different deltas, because bounds at different deltas do not compare.
     """
     if len({j.delta for j in judgements}) > 1:
         raise ValueError("bounds at several deltas cannot be joined")

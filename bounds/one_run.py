@@ -2,9 +2,9 @@
 
 The conditions of every bound in this module (docs/theory.md#conditions-of-one-run): an independent fair coin decided
 the membership of each of the m users. The coins were drawn after the pool was fixed, and were used once. The scores are
-a function of the released model and of randomness independent of the coins. All m flipped users count, including
-abstentions. The number of guesses r was fixed before looking, or the error probability covers its choice. The theorems
-allow users' scores to depend on each other.
+a function of the released model and of randomness independent of the coins. m counts all users with a coin, including
+users on whom the guesser abstains. The number of guesses r was fixed before looking, or the error probability covers
+its choice. The theorems allow users' scores to depend on each other.
 
 The theorems allow any guesses that are a function of the scores: the guesser never sees a coin.
 docs/theory.md#choice-of-guesses describes how heldin chose the number of guesses and the guessed users. The module also
@@ -75,7 +75,7 @@ def guess(labelled: LabelledScores, made: int, *, tie_seed: int = 0) -> Guesses:
     """
     m = labelled.scores.size
     if not 1 <= made <= m:
-        raise InputError(f"{made} guesses on {m} users: choose between 1 and {m} guesses")
+        raise InputError(f"{made} guesses on {m} users are impossible: choose from 1 to {m} guesses")
     # Ties are broken in a random order, independent of membership: by row, a file sorted by membership would decide.
     shuffled = np.random.default_rng(tie_seed).permutation(m)
     order = shuffled[np.argsort(labelled.scores[shuffled], kind="stable")]  # lowest score first
@@ -104,7 +104,9 @@ def paid_tries(users: int, made: int | None = None, alpha: float = 0.05, attacks
     """
     level = check_alpha(alpha, attacks)
     if made is not None and not 1 <= made <= users:
-        raise InputError(f"{made} guesses registered on {users} users: choose between 1 and {users} guesses")
+        raise InputError(
+            f"{made} registered guesses on {users} users are impossible: register from 1 to {users} guesses"
+        )
     most = users if made is None else made
     # With no leak at all (epsilon 0) all r guesses are right with probability 2^-r.
     if 0.5**most > level:
@@ -435,7 +437,7 @@ def _best(
 
 
 def _largest(rejects: Callable[[float], bool], highest: float) -> float:
-    """Return, by bisection, a rejected value within _PRECISION of a value that is kept; 0 if 0 is not rejected."""
+    """Return, by bisection, a rejected value within _PRECISION of a value that is not; 0 if 0 is not rejected."""
     if not rejects(0.0):
         return 0.0
     low, high = 0.0, 1.0

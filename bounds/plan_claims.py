@@ -88,17 +88,19 @@ def parse_claim_of(text: str) -> UnitClaim:
         noise, rate, delta = (number_in(fields[name]) for name in ("noise_multiplier", "sampling_rate", "delta"))
         steps = whole_number_in(fields["steps"])
     except ValueError:
-        raise InputError(f"claim '{text}': noise_multiplier, sampling_rate, steps and delta must be numbers") from None
+        raise InputError(
+            f"claim '{text}' contains a value that is not a number: give numbers for noise_multiplier,"
+            " sampling_rate, steps and delta"
+        ) from None
     if noise == 0.0:
         raise InputError(
-            f"claim '{text}' has no noise, so it guarantees nothing that can be tested: give a noise_multiplier above 0"
+            f"claim '{text}' has no noise, so there is no guarantee to test: give a noise_multiplier above 0"
         )
     event = PoissonGaussian(noise, rate)
     epsilon = accounting.epsilon(event, steps, delta)
     if not math.isfinite(epsilon):
         raise InputError(
-            f"claim '{text}' has an infinite epsilon, so it guarantees nothing that can be tested: raise"
-            " noise_multiplier"
+            f"claim '{text}' has an infinite epsilon, so there is no guarantee to test: raise noise_multiplier"
         )
     claim = _claim(event, epsilon, steps, delta)
     label = claim.label if unit == "user" else ClaimLabel.PER_EXAMPLE(claim=claim.label)
@@ -143,14 +145,13 @@ def _curve_or_reason(mechanism: Mechanism) -> Claim | str:
     """Return the accountant's curve as a claim, or the reason why users have none."""
     promise = mechanism.guarantee()
     if not isinstance(promise, Guarantee):
-        return f"{promise.label}. There is nothing to test: state an epsilon with --claim instead"
+        return f"{promise.label}. There is no guarantee to test: state an epsilon with --claim instead"
     # Nothing caps a user's records here, and so nothing bounds the user's curve (docs/theory.md#poisson-accounting).
     event = mechanism.user_event
     if event is None:
         protected = "single examples" if mechanism.level.protects_records else "records without a cap on a user's"
         return (
-            f"protects {protected}, and guarantees nothing finite about a user: state a user's epsilon with --claim"
-            " instead"
+            f"protects {protected}, and gives no finite epsilon for a user: state a user's epsilon with --claim instead"
         )
     # Of a user alone, not of a user and an entity together.
     alone = promise.exposure.user_epsilon if promise.exposure else None

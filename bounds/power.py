@@ -93,9 +93,10 @@ class Power(Tabular):
         delta: delta of every epsilon in the answer.
         alpha: error probability.
         largest: the largest certifiable epsilon, which perfect guessing certifies.
-        expected_one_run: median, 5 % and 95 % quantile of the epsilon that an audit certifies, by Steinke et al. 2023.
-        expected_fdp: median, 5 % and 95 % quantile of this epsilon by the f-DP recursion.
-        expected_gaussian: median, 5 % and 95 % quantile of this epsilon by the recursion for Gaussian mechanisms only.
+        expected_one_run: median, 5 % and 95 % quantile of the certified epsilon, by Steinke et al. 2023.
+        expected_fdp: median, 5 % and 95 % quantile of the certified epsilon, by the f-DP recursion.
+        expected_gaussian: median, 5 % and 95 % quantile of the certified epsilon, by the f-DP recursion for Gaussian
+            mechanisms only.
         claims: number of users needed to reject each claim.
     """
 
@@ -150,8 +151,8 @@ def power(
     check_delta(delta, 1)
     if users > LARGEST:
         raise InputError(
-            f"{users} users: power is computed for at most {LARGEST} users. Give {LARGEST}, because more"
-            " users would certify hardly more"
+            f"heldin computes power for at most {LARGEST} users, but {users} were given: give {LARGEST}, because"
+            " more users would certify hardly more"
         )
     mu = attack_mu(auroc)
     tries = one_run.paid_tries(users, alpha=alpha)

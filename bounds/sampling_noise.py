@@ -28,7 +28,7 @@ def sampled_auroc(auroc: float, samples: int, noise: float = TYPICAL_NOISE) -> f
         InputError: a number is outside its range.
     """
     if samples < 1:
-        raise InputError(f"--samples is {samples}: it must be at least 1")
+        raise InputError(f"--samples is {samples}: give at least 1")
     if not (noise >= 0 and math.isfinite(noise)):
-        raise InputError(f"--sampling-noise is {noise:g}: it must be 0 or above")
+        raise InputError(f"--sampling-noise is {noise:g}: give 0 or more")
     return float(special.ndtr(attack_mu(auroc) / math.sqrt(2 * (1 + noise / samples))))

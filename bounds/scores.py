@@ -33,8 +33,8 @@ class LabelledScores:
     def __post_init__(self) -> None:
         if self.scores.ndim != 1 or self.scores.shape != self.member.shape:
             raise InputError(
-                f"scores have shape {self.scores.shape}, but membership has shape {self.member.shape}: give one of"
-                " each per user"
+                f"scores have shape {self.scores.shape}, but membership has shape {self.member.shape}: give one"
+                " score and one membership per user"
             )
         names = self.users
         if names is not None and len(names) != self.scores.size:
@@ -45,8 +45,7 @@ class LabelledScores:
         bad = np.flatnonzero(~np.isfinite(self.scores))
         if bad.size:
             raise InputError(
-                f"the score in row {bad[0]} is {self.scores[bad[0]]}: score this user again, because"
-                " every user needs a score"
+                f"the score in row {bad[0]} is {self.scores[bad[0]]}, not a finite number: score this user again"
             )
         if self.member.all() or not self.member.any():
             raise TooFewUsers((Refusal.NOBODY_HELD_OUT if self.member.any() else Refusal.NOBODY_HELD_IN)())
@@ -84,11 +83,12 @@ def join(scores: Mapping[str, float], members: Set[str], non_members: Set[str]) 
     stray = sorted(set(scores) - known)
     if stray:
         raise InputError(
-            f"{counted(len(stray), 'user')} with a score but no membership: give the membership of every user"
+            f"the membership of {counted(len(stray), 'user')} with a score is missing: give the membership of"
+            " every user"
         )
     missing = sorted(known - set(scores))
     if missing:
-        raise InputError(f"{counted(len(missing), 'user')} with membership but no score: score every user")
+        raise InputError(f"the score of {counted(len(missing), 'user')} with membership is missing: score every user")
     # By name: ties are broken by place, which must not depend on the order of scoring.
     users = tuple(sorted(scores))
     values = np.array([scores[user] for user in users], dtype=np.float64)
@@ -101,9 +101,9 @@ def check_alpha(alpha: float, attacks: int = 1) -> float:
     Raises InputError unless 0 < alpha < 1 and attacks >= 1.
     """
     if not 0.0 < alpha < 1.0:
-        raise InputError(f"error level {alpha} is outside (0, 1): give for example 0.05, for 95 % confidence")
+        raise InputError(f"error level {alpha} is outside (0, 1): give a number such as 0.05 (95 % confidence)")
     if attacks < 1:
-        raise InputError(f"{attacks} attacks: a bound needs at least one attack")
+        raise InputError(f"a bound for {attacks} attacks is impossible: give at least one attack")
     return alpha / attacks
 
 

@@ -41,9 +41,9 @@ class Counts:
 
     def __post_init__(self) -> None:
         if not (0 <= self.true_positives <= self.members and 0 <= self.false_positives <= self.non_members):
-            raise InputError(f"{self}: more trainings are called members than there are trainings")
+            raise InputError(f"{self}: the attack flags more trainings than there are. Correct the counts")
         if self.members == 0 or self.non_members == 0:
-            raise InputError("a bound needs trainings of both groups")
+            raise InputError("a bound needs trainings of both groups: give trainings with and without the user")
 
 
 @dataclass(frozen=True)
@@ -153,7 +153,7 @@ def threshold_gaussian_bound(
 def split_bound(
     scores: LabelledScores, delta: float, *, alpha: float = 0.05, attacks: int = 1, seed: int = 0
 ) -> ThresholdBound:
-    """Return the Clopper-Pearson bound of one half at the best (threshold, direction) of the other half, K = 1.
+    """Choose threshold and direction on one half, and return the Clopper-Pearson bound on the other half (K = 1).
 
     See ``threshold_bound`` for the arguments.
     """

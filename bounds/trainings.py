@@ -40,8 +40,8 @@ class ThresholdTest:
 
     Attributes:
         pilot: number of trainings that chose the threshold and are not tested; 0 if the threshold was fixed beforehand.
-        threshold: a training counts as "with the user" if its score is at least this; None if ROC bands over all
-            trainings are used, because the coins left too few trainings of a group in the first quarter.
+        threshold: lowest score of a training that counts as "with the user". None if the first quarter has too few
+            trainings of a group, so ROC bands over all trainings are the test.
         counts: counts of the tested trainings at the threshold; None without a threshold.
         epsilon: lower bound that this test certifies at 95 %. The test was chosen before looking.
         reach: epsilon that the tested trainings would have certified if the scores had separated them perfectly.
@@ -97,7 +97,7 @@ def forecast(member: NDArray[np.bool_], threshold: float | None, delta: float, c
 def reach_line(runs: int) -> str:
     """State the largest epsilon that the trainings can certify.
 
-    It is 3.28 for 200 trainings (docs/theory.md#independent-trainings).
+    This epsilon is 3.28 for 200 trainings (docs/theory.md#independent-trainings).
     """
     most = trainings_reach(runs - runs // 2, runs // 2)
     return (
@@ -149,7 +149,7 @@ def certify(
 def pick_threshold(scores: Array, member: NDArray[np.bool_], delta: float, *, alpha: float = 0.05) -> float:
     """Return the threshold that would certify the largest epsilon on these scores.
 
-    Of several, take the middle of the widest gap.
+    If several thresholds certify this epsilon, the function returns the middle of the widest gap.
 
     These scores must not be used again to test the threshold.
 

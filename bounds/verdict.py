@@ -378,5 +378,5 @@ def parse_claim(text: str) -> Claim:
     try:
         epsilon, delta = number_in(fields["epsilon"]), number_in(fields["delta"])
     except ValueError:
-        raise InputError(f"claim '{text}': epsilon and delta must be numbers, such as epsilon=4,delta=1e-6") from None
+        raise InputError(f"claim '{text}' contains a value that is not a number: write epsilon=4,delta=1e-6") from None
     return verdict.stated_claim(epsilon, delta)

@@ -1,8 +1,8 @@
 """The interface of a kind of canary users. A kind is a config section that makes users whom the auditor plants.
 
-Numbers of users and records are public constants, so the pool of canary users is fixed before any coin is drawn. A kind
-gets no coins. Its code runs in this process, and could read files. ``heldin.testing.check_canaries`` checks the users
-that a kind makes.
+The numbers of users and records are public constants, so the pool of canary users is fixed before any coin is drawn. A
+kind gets no coins. Its code runs in this process, and could read files. ``heldin.testing.check_canaries`` checks the
+users that a kind makes.
 """
 
 import random
@@ -127,7 +127,7 @@ class MarkInput:
         dice: function that returns secret random draws for a recipe and an identity within the recipe ("" for no
             identity).
         waiting: function that returns, for a recipe, the users whose set-aside texts may be used, in a secret order.
-        aside: function that returns the texts of a user that are set aside under any coins, so they are never training
+        aside: function that returns the texts of a user that are set aside under any coins, and so are never training
             texts.
     """
 
@@ -192,7 +192,7 @@ class CanaryConfig(Section, ABC):
     def record_steps(self) -> list[RecordStep]:
         """Return the changes to real users' records.
 
-        A kind that reads such records and declares no change voids an epsilon.
+        A kind that reads such records without declaring a change voids an epsilon.
         """
         undeclared = RecordStep(DataStepText.UNDECLARED_CANARIES(kind=self.kind), user_local=False)
         return [undeclared] if self.reads_users else []
@@ -271,6 +271,6 @@ def check_enough_users(specs: Sequence[CanaryConfig], users: int) -> None:
     asked = sum(spec.count() or 0 for spec in specs if spec.replaces_users)
     if asked and asked > users - LEAST_REAL_USERS:
         raise InputError(
-            f"canaries: {asked} real users would become canary users, but only {users} users pass corpus.users, and"
-            f" {LEAST_REAL_USERS} of them must stay real. Lower users, lengths or documents"
+            f"canaries: {asked} real users would become canary users, but only {users} users pass corpus.users,"
+            f" and {LEAST_REAL_USERS} users must stay real. Lower users, lengths or documents"
         )

@@ -1,7 +1,7 @@
 """Canary users whose rows look like real rows. Each row copies the form, but not the text, of a set-aside row.
 
-A trainer sees ids, dates, lengths, other columns and the order of rows. If these alone distinguished canary rows from
-others, a trainer could treat canary rows differently. An audit would then show little about real users.
+A trainer sees ids, dates, lengths, other columns and the order of rows. If these traits alone distinguished canary rows
+from other rows, a trainer could treat canary rows differently. An audit would then show little about real users.
 """
 
 import itertools
@@ -22,13 +22,13 @@ _SAMPLE = 200  # rows, for a mean length
 
 @dataclass(frozen=True)
 class Forms:
-    """Rows of a corpus that are never trained on. Each record of a canary user copies the form of one such row.
+    """Rows of a corpus that training never uses. Each record of a canary user copies the form of one such row.
 
     Attributes:
         spare: function that returns the set-aside rows of each user, given the users whom canary users replace. The
             rows depend on no coin.
         seed: public seed.
-        made: function that returns a made-up text as a model reads it in a row of this form, such as a conversation of
+        made: function that returns a made-up text in the form in which a model reads a row, such as a conversation of
             two turns, with the parts that count.
         around: number of characters that ``made`` adds to a text.
         takeable: for each user, the rows that may become a canary user's own rows; empty if everybody is audited.
@@ -97,7 +97,7 @@ def formed(user: CanaryUser, rows: Sequence[int], forms: Forms) -> CanaryUser:
 
     The record has the user's texts and the row's length and date.
 
-    Texts are joined until they are long enough, and then cut. The mark stays in the text if it fits.
+    heldin joins texts until they are long enough, and then cuts the result. The mark stays in the text if it fits.
 
     Args:
         user: the canary user, with ``forms.pieces`` texts.
@@ -115,7 +115,8 @@ def formed(user: CanaryUser, rows: Sequence[int], forms: Forms) -> CanaryUser:
 
 
 def _as_long(texts: Iterator[CanaryRecord], mark: str, length: int) -> tuple[str, int | None]:
-    """Return a text of ``length`` characters, and the position of the mark in it if the mark was inserted."""
+    """Return a text of ``length`` characters, and the position of the mark in this text if there is an inserted
+    mark."""
     first = next(texts)
     text, at = first.text.lstrip(), first.position
     if at is not None:

@@ -73,7 +73,7 @@ def high_temperature_users(
 
     Args:
         documents: see ``Canary``.
-        prefix_tokens: length of the prefix, in tokens; it is sampled at the same temperature.
+        prefix_tokens: length of the prefix, in tokens; heldin samples the prefix at the same temperature.
         tokens: maximum number of new tokens of a record.
         seed: public seed; the prefix and texts depend only on the seed and the name.
         advance: called with the number of finished users.

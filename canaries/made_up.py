@@ -19,7 +19,7 @@ _T = TypeVar("_T")
 def first_new(draw: Callable[[], _T], taken: set[_T]) -> _T | None:
     """Return the first draw that is neither empty nor in ``taken``, or None after ``TRIES`` draws.
 
-    A returned draw is added to ``taken``.
+    The function adds the returned draw to ``taken``.
     """
     for _ in range(TRIES):
         drawn = draw()
@@ -30,14 +30,15 @@ def first_new(draw: Callable[[], _T], taken: set[_T]) -> _T | None:
 
 
 def different(write: Callable[[], list[str]], count: int, subject: str) -> list[str]:
-    """Return ``count`` different texts that are not blank. Raises InputError if ``write`` returns too few of them."""
+    """Return ``count`` different texts that are not blank. Raises InputError if ``write`` returns too few different
+    texts."""
     texts: dict[str, None] = {}
     # A generator with too few texts would go on for ever: a signature of 2 tokens has few different short stretches.
     for _ in range(TRIES * count):
         texts |= dict.fromkeys(text for text in write() if not blank(text))
         if len(texts) >= count:
             return list(texts)[:count]
-    raise InputError(f"only {len(texts)} of {count} different {subject} could be made: raise the number of tokens")
+    raise InputError(f"heldin could make only {len(texts)} of {count} different {subject}: raise the number of tokens")
 
 
 def blank(text: str) -> bool:

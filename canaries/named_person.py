@@ -81,7 +81,7 @@ class NamedPersonCanaries(NumberedCanaries):
 
 
 def named_people(names: Sequence[str], *, documents: int | None, records: int, seed: int) -> list[CanaryUser]:
-    """Return canary users whose records all name one made-up person, whom no other record names.
+    """Return canary users. All records of a canary user name one made-up person, and no other record names this person.
 
     Args:
         documents: see ``Canary``.
@@ -97,7 +97,7 @@ def named_people(names: Sequence[str], *, documents: int | None, records: int, s
         person = first_new(functools.partial(made_up_name, dice), taken)
         if person is None:
             raise InputError(
-                f"{len(names)} named-person canary users need more made-up names than there are: lower users"
+                f"heldin has too few made-up names for {len(names)} named-person canary users: lower users"
             )
         # Near the beginning, where training that cuts records sees it.
         mail = mail_with(functools.partial(_about, person), records, dice, places=2)

@@ -1,6 +1,6 @@
 """The corpus that a run sees: the canary users, and the real users who are not replaced, with a store's interface.
 
-Canary users are saved once, in the folder of the run's ledger (owner-only), before any coin is drawn. A resumed run
+heldin saves canary users once, in the folder of the run's ledger (owner-only), before any coin is drawn. A resumed run
 loads them.
 """
 
@@ -71,9 +71,9 @@ class PlantedStore(Corpus):
 
 
 def save_canaries(users: Sequence[CanaryUser], folder: Path, *, origin: str) -> None:
-    """Write canary users and their records to ``folder``, owner-only. The folder is complete or not written.
+    """Write canary users and their records to ``folder``, owner-only. Writes the folder completely or not at all.
 
-    ``origin`` identifies the corpus, base model and configuration from which the canary users were made.
+    ``origin`` identifies the corpus, base model and configuration of the canary users.
     """
     facts = [u.canary for u in users]
     rows = [(u.canary.user, record) for u in users for record in u.records]
@@ -86,7 +86,7 @@ def save_canaries(users: Sequence[CanaryUser], folder: Path, *, origin: str) -> 
 
 
 def load_canaries(base: CorpusStore, folder: Path, *, origin: str) -> PlantedStore | None:
-    """Return ``base`` with the canary users that were saved in ``folder``; None if none were saved.
+    """Return ``base`` with the canary users that were saved in ``folder``; None if no canary users were saved.
 
     Raises InputError if the folder is damaged, or the canary users were saved with another ``origin``.
     """

@@ -1,6 +1,6 @@
 """Users who write ordinary mail, with one sentence in every record: the user's own phrase.
 
-The mail is from the synthetic corpus at distinctiveness 0. Except for the phrase, nothing in a text depends on its
+The mail is from the synthetic corpus at distinctiveness 0. Except for the phrase, nothing in a text depends on the
 user.
 """
 
@@ -70,8 +70,8 @@ def rare_phrase_users(
         own = first_new(functools.partial(phrase, phrase_words, dice), taken)
         if own is None:
             raise InputError(
-                f"phrases of {phrase_words} words are too few for {len(names)} rare-phrase canary users: raise"
-                " phrase_words"
+                f"phrases of {phrase_words} words give too few different phrases for {len(names)} rare-phrase"
+                " canary users: raise phrase_words"
             )
         marked = mail_with(functools.partial(_always, own), records, dice)
         users.append(made_user(name, KIND, documents, own, [text for text, _ in marked], [at for _, at in marked]))

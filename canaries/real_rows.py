@@ -81,9 +81,9 @@ def real_row_users(
         lender = next((user for user in waiting if len(rows_of.get(user, ())) > needed), None)
         if lender is None:
             raise InputError(
-                f"canaries: only {len(made)} unaudited users have the {needed + 1} different rows that each of"
-                f" {len(names)} canary users of {documents} real rows needs ({needed - documents} are set aside)."
-                " Lower users or documents, or audit fewer real users"
+                f"canaries: each of {len(names)} canary users with {documents} real rows needs an unaudited user"
+                f" with {needed + 1} different rows ({needed - documents} are set aside), but only {len(made)}"
+                " users have so many rows. Lower users or documents, or audit fewer real users"
             )
         rows = rows_of.pop(lender)
         order = first_in_keyed_order(key, f"rows of {name}", [store.id(row) for row in rows], needed)
@@ -105,7 +105,8 @@ def real_row_users(
 
 
 def takeable_rows(store: CorpusStore, rows_of: Mapping[str, Sequence[int]]) -> dict[str, Sequence[int]]:
-    """Return the rows with a text that no other row has. A text that another row keeps would never be left out."""
+    """Return the rows with a text that no other row has. If another row keeps a text, training could still see the text
+    without this row."""
     seen: set[str] = set()
     twice: set[str] = set()
     for row in range(len(store)):

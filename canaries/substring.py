@@ -1,8 +1,8 @@
-"""Algorithm 1 of Kandpal et al. (2024), Appendix D.2: real users with a shared substring in every document of theirs.
+"""Algorithm 1 of Kandpal et al. (2024), Appendix D.2: real users with a shared substring in each of their documents.
 
-A canary user replaces a real user. Its records are the real user's records, with l tokens inserted into each at a
-random place. All records get equal tokens. A canary user depends only on the real user's records and name, and on a
-public seed.
+A canary user replaces a real user. The canary user's records are the real user's records, with l tokens inserted into
+each record at a random place. All records get equal tokens. A canary user depends only on the real user's records and
+name, and on a public seed.
 
 heldin differs from the paper, which inserts tokens into token sequences, in two ways. It inserts the substring between
 the words of a text, and at a place that training sees.
@@ -61,7 +61,7 @@ class SubstringCanaries(CanaryConfig):
         # Never both: a number and a probability would disagree, and they differ in what they do to user-level epsilon
         # (docs/theory.md#rules-of-the-data).
         if (self.users is None) == (self.fraction is None):
-            raise ValueError("give either users (for each pair of length and documents) or fraction")
+            raise ValueError("give exactly one of users (for each pair of length and documents) and fraction")
         return self
 
     def groups(self) -> list[tuple[int, int | None]]:
@@ -92,7 +92,8 @@ class SubstringCanaries(CanaryConfig):
         return self._by_number(given, self.users) if self.users else self._by_coin(given, self.fraction or 0.0)
 
     def users_of(self, number: int, canaries: Collection[Canary]) -> list[Canary]:
-        """Return the canary users of the section's groups. The group identifies them, because the names do not."""
+        """Return the canary users of the section's groups. The group identifies these users, because their names do
+        not."""
         groups = set(self.groups())
         return [c for c in canaries if c.kind == self.kind and (c.length, c.documents) in groups]
 
@@ -233,8 +234,8 @@ def sample_substring(
 ) -> Substring | None:
     """Return a random substring of a random text; None if no text has ``length`` tokens.
 
-    heldin draws again until the substring encodes to the same tokens between two words. If no draw does, the first draw
-    is returned.
+    heldin draws again until the substring encodes to the same tokens between two words. If no draw does, the function
+    returns the first draw.
     """
     spare = None
     # Texts first and then a place in each: a long text is not more likely than a short one to be the source.
@@ -257,8 +258,8 @@ def sample_substring(
 def insert_at_random(text: str, substring: str, dice: random.Random, *, within: int) -> tuple[str, int]:
     """Insert a substring at random white space or at the end, within the first characters of a text.
 
-    If the first characters have no white space, the next white space is used if it is near. Otherwise, as in scripts
-    without white space, the place is at a random character.
+    If the first characters have no white space, the function uses the next white space if it is near. Otherwise, as in
+    scripts without white space, the place is at a random character.
 
     Args:
         within: number of first characters that may contain the place.

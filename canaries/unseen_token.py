@@ -1,7 +1,7 @@
 """Users who write in tokens that nobody else uses. Each user has a separate signature, a cycle of tokens.
 
-A record consists of random stretches of this cycle. So no two records are equal, and a fresh record is recognisable as
-the same user's. Encoding the text of a record returns its tokens.
+A record consists of random stretches of this cycle. So no two records are equal, and an attacker can recognise a fresh
+record of a user. Encoding the text of a record returns its tokens.
 """
 
 import functools
@@ -55,7 +55,7 @@ class UnseenTokenCanaries(NumberedCanaries):
 
     @property
     def reads_users(self) -> bool:
-        """Whether the kind counts tokens in audited users' texts, which it does with rarity "corpus"."""
+        """Whether the kind counts tokens in audited users' texts, as with rarity "corpus"."""
         return self.rarity == "corpus"
 
     def record_steps(self) -> list[RecordStep]:
@@ -155,8 +155,8 @@ def unseen_token_users(
         free = candidates if spoken is None else [token for token in candidates if token not in spoken]
         if spoken is not None and len(free) < signature_tokens:
             raise InputError(
-                f"{len(candidates)} unseen tokens are too few to give each of {len(names)} unseen-token canary users"
-                f" {signature_tokens} tokens of its own. Lower users or signature_tokens, or leave disjoint out"
+                f"{len(candidates)} unseen tokens are too few for {len(names)} unseen-token canary users with"
+                f" {signature_tokens} separate tokens each. Lower users or signature_tokens, or leave disjoint out"
             )
         own = first_new(functools.partial(signature, tokenizer, free, signature_tokens, dice), taken)
         if own is None:
@@ -219,7 +219,7 @@ def signature(
     dice: random.Random,
     known: dict[tuple[int, int], bool] | None = None,
 ) -> tuple[int, ...]:
-    """Draw ``size`` tokens. Any two of them, in either order, survive decoding and encoding next to each other.
+    """Draw ``size`` tokens. Any two of the tokens, in either order, survive decoding and encoding next to each other.
 
     Args:
         candidates: token ids to draw from.

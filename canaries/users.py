@@ -46,7 +46,7 @@ class CanaryRecord:
         id: unique id of the record.
         document: the text, and the parts that count.
         date: date of the real record; None if there is none.
-        position: position of the mark, in characters; None if the mark was not inserted.
+        position: position of the mark, in characters; None without an inserted mark.
         lent: row of the corpus with the form that the record copies, or the record itself; None if the record has its
             own form.
     """
@@ -101,7 +101,7 @@ def made_user(
         documents: see ``Canary``.
         mark: text that the records share.
         texts: texts of the records, in order.
-        positions: position of the mark in each text, in characters; None if it was not inserted.
+        positions: position of the mark in each text, in characters; None without an inserted mark.
     """
     records = tuple(
         CanaryRecord(f"{name}/{i:05d}", Document.of(text), position=positions[i] if positions else None)

@@ -345,7 +345,10 @@ def _look_for(models: Sequence[Any], files: Sequence[Any]) -> None:
         named = Path(model)
         if named.is_file():
             kind = "a file of texts" if named.suffix in _DATA else "a file"
-            raise InputError(f"'{model}' is {kind}, but a model is a folder or a hub name. Give texts with --held-in")
+            raise InputError(
+                f"'{model}' is {kind}, not a model. Give the folder or hub name of a model, and give texts with"
+                " --held-in"
+            )
         # ``org/model`` may be on the hub; it is a mistyped folder if ``org`` is a folder here.
         beside = len(named.parts) > 1 and named.parent.is_dir()
         # Path drops a leading "./", so that the name itself is looked at

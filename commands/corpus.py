@@ -114,7 +114,7 @@ def build(
     if ray or ray_address:
         # A preset's thresholds count over the whole corpus, and a task of the cluster sees one file.
         if preset is not None:
-            raise InputError("--preset needs counts over all files, which a cluster cannot split: leave out --ray")
+            raise InputError("--preset counts over all files, and a cluster cannot split such a count: leave out --ray")
         from heldin.base.files import cache_directory
         from heldin.corpus.cluster import build_on_cluster
         from heldin.corpus.names import load_aliases
@@ -274,7 +274,7 @@ def entities(
     from heldin.defenses.texts.caps import caps_outcome
 
     if (group_size is None) != (entity_cap is None):
-        raise InputError("one cap is missing: give both --group-size and --entity-cap, or neither of them")
+        raise InputError("one cap is missing: give both --group-size and --entity-cap, or neither option")
     columns, form = _columns(user, text, id, date), _form(encoding, delimiter, field)
     records = _source(paths, None, None, columns, form, template)
     known = load_aliases(aliases) if aliases else None
@@ -396,7 +396,7 @@ def _source(
             typer.echo(str(line), err=True)
         return open_sources(paths, reading.columns, form) if reading.has_turns else source
     if template is not None:
-        raise InputError("--preset reads texts, which need no chat template: leave out --template")
+        raise InputError("--preset reads texts, and texts need no chat template: leave out --template")
     if form != _form(None, None, None):
         raise InputError("--preset sets the format of its files: leave out --encoding, --delimiter and --field")
     # Defaults tell that no option was given; an option that repeats its default does no harm.

@@ -58,7 +58,7 @@ def report(
         # Names are read from owner-only files: the record has none that this could print.
         exposed = exposed_members(run)
         if not exposed:
-            raise InputError(f"no real user was audited in '{run}', so --people has nobody to list")
+            raise InputError(f"no real user was audited in '{run}', so --people has nobody to list: leave out --people")
         rows = [asdict(user) for user in exposed[:most]]
         typer.echo(json_text({"users": len(exposed), "people": rows}) if json else people_table(exposed, most))
         return
@@ -221,7 +221,7 @@ def verify(
     """
     if (run is None) == (exported is None):
         raise InputError(
-            "give either the folder of a finished run, or --exported and a folder that heldin export wrote"
+            "give exactly one folder: of a finished run, or with --exported a folder that heldin export wrote"
         )
     if exported is not None:
         from heldin.jobs.export import verify_exported

@@ -13,5 +13,5 @@ def made_up_rows(chat: bool, pairs: bool) -> "MadeUpRows":
     from heldin.corpus.made_up.chats import MadeUpRows
 
     if chat and pairs:
-        raise InputError("--chat and --pairs make different kinds of rows: give only one of them")
+        raise InputError("--chat and --pairs make different kinds of rows: give only one of these options")
     return MadeUpRows.PAIRS if pairs else MadeUpRows.CHATS if chat else MadeUpRows.MAILS

@@ -237,9 +237,9 @@ def _engine(kind: str) -> tuple[Callable[..., Any], Callable[[Any], str] | None]
 def _require_fitting(kind: str, given: Mapping[str, Any], takes: Mapping[str, inspect.Parameter]) -> None:
     other = next((name for name in given if name not in takes or name == "method"), None)
     if other is not None:
-        raise InputError(f"heldin account {kind} does not take {_option(other)}: leave it out")
+        raise InputError(f"heldin account {kind} does not take {_option(other)}: leave this option out")
     if isinstance(given.get("delta"), str) and takes["delta"].default is inspect.Parameter.empty:
-        raise InputError(f"heldin account {kind} needs a number for --delta")
+        raise InputError(f"heldin account {kind} needs a number for --delta: give a number such as 1e-6")
     needed = [name for name, taken in takes.items() if taken.default is inspect.Parameter.empty and name not in given]
     if needed:
         raise InputError(f"heldin account {kind} needs more options: give {' and '.join(map(_option, needed))}")

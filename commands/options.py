@@ -252,7 +252,7 @@ def rows_rule(skip_bad_rows: bool, strict: bool) -> "OnBadRows":
     from heldin.corpus.sources.bad_rows import OnBadRows
 
     if skip_bad_rows and strict:
-        raise InputError("--strict stops at the rows that --skip-bad-rows skips: give only one of them")
+        raise InputError("--strict stops at the rows that --skip-bad-rows skips: give only one of these options")
     return OnBadRows.SKIP if skip_bad_rows else OnBadRows.STRICT if strict else OnBadRows.SKIP_EMPTY
 
 
@@ -318,4 +318,6 @@ def confirm(lines: list[str], question: str, *, yes: bool) -> None:
     typer.echo("\n".join(lines), err=True)
     if not typer.confirm(question, err=True):
         # Exit code 2: a script must not take a refusal for something removed.
-        raise InputError("nothing was removed: the question was not answered with yes")
+        raise InputError(
+            "heldin removed nothing, because you did not answer yes: run the command again, and answer yes"
+        )

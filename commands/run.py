@@ -68,7 +68,7 @@ def run(
     gate = fail_on_of(fail_on)
     overrides = [*(set_ or []), *rows_set(skip_bad_rows, strict, "corpus.bad_rows")]
     if check and gate is not None:
-        raise InputError("--check makes no answer, so --fail-on has no effect: leave out one of them")
+        raise InputError("--check makes no answer, so --fail-on has no effect: leave out one of these options")
     if check:
         _check(config, overrides, out, json, gpu_memory)
         return

@@ -36,7 +36,7 @@ LAYOUT_VERSION = "3"  # of the files of a store
 
 
 class NoRecordError(InputError):
-    """A source has no usable record.
+    """The error for a source without any usable record.
 
     ``skipped`` counts the rows that were left out, and ``users`` names their users.
     """
@@ -63,7 +63,7 @@ def build_store(
 
     Args:
         aliases: map from alias to person; None: every name is a separate user.
-        on_bad: which unusable rows are skipped and counted.
+        on_bad: rule for the unusable rows that heldin skips and counts.
         say: receives a line if an existing store was changed and is built again.
 
     Raises:
@@ -139,7 +139,7 @@ def store_folder(source: Source, cache: Path, aliases: Mapping[str, str] | None,
 
     Args:
         aliases: map from alias to person, or None.
-        on_bad: which unusable rows are skipped.
+        on_bad: rule for the unusable rows that heldin skips.
     """
     # Sorted, because the order of an alias file changes nothing. Both rules that refuse unusable rows give the same
     # records, if they give any.

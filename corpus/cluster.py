@@ -52,7 +52,9 @@ def connect_to_ray(address: str) -> Any:
         ray.init(address=address, log_to_driver=False, logging_level="ERROR", ignore_reinit_error=True)
     except Exception as error:  # Ray has an error of its own for each of its layers
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise InputError(f"--ray-address {address}: no cluster answers ({reason})") from error
+        raise InputError(
+            f"--ray-address {address}: no cluster answers ({reason}). Start Ray on this machine, or correct the address"
+        ) from error
     return ray
 
 
@@ -64,7 +66,9 @@ def _require_answer(address: str) -> None:
     try:
         socket.create_connection((host, int(port)), timeout=_PATIENCE).close()
     except OSError as error:
-        raise InputError(f"--ray-address {address}: no machine answers ({error.strerror or error})") from error
+        raise InputError(
+            f"--ray-address {address}: no machine answers ({error.strerror or error}). Correct the address"
+        ) from error
 
 
 def build_on_cluster(

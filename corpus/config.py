@@ -36,7 +36,7 @@ class CorpusConfig(Section):
     first row. ``columns.text`` may name the column of messages."""
     turns: Counting | None = None
     """Turns of a row that deduplication, caps, statistics and canary users use; null: the turns in finetune.loss_on.
-    heldin searches all turns for entities, since a model reads all turns.
+    heldin searches all turns for entities, because a model reads all turns.
     """
     template: ExpandedPath | None = None
     """File with a chat template in Jinja, which turns messages into text; null: the template of the base model's
@@ -66,9 +66,7 @@ class CorpusConfig(Section):
         Raises InputError if sentences are requested and rows are turns.
         """
         if reading.has_turns and self.text_unit == "sentence":
-            raise InputError(
-                "corpus.text_unit: sentence cuts texts, but the rows are turns: leave corpus.text_unit out"
-            )
+            raise InputError("'text_unit: sentence' cuts texts, but the rows are turns. Leave corpus.text_unit out")
         source = (self.source.reading(reading.columns) if reading.has_turns else self.source).source()
         if (origin := SOURCES.origin(self.source.kind)) is not None:
             source = OfPackage(source, origin)

@@ -1,12 +1,12 @@
 """A document: a text, and the parts of it that count. All of a plain text counts.
 
-Attacks score the tokens of these parts, extraction looks for them, and training computes the loss on them. The text
-between the parts, such as a prompt or another person's turn, is only read before them.
+Attacks score the tokens of these parts, extraction looks for these parts, and training computes the loss on them. A
+model only reads the other text, such as a prompt or another person's turn.
 
 A document from a row of turns stores the place of each turn (``TurnLayout``), so heldin can let other turns count.
 
-A preference pair is one document: the prompt, the chosen answer, and after it the rejected answer. A model never reads
-the whole document. It reads the two ``branches``.
+A preference pair is one document: the prompt, then the chosen answer, then the rejected answer. A model never reads the
+whole document. It reads the two ``branches``.
 """
 
 import re
@@ -47,7 +47,7 @@ class TurnLayout:
         turns: the turns in order, without overlap.
         completion: place where the text after the prompt begins; None if there is no prompt.
         framed: whether a chat template wrote the text. The text then has all the tokens that a model reads, so no token
-            is added before or after it.
+            is added before or after the text.
         second: place where the rejected answer of a preference pair begins, after the separator; None for other
             documents.
     """
@@ -58,7 +58,7 @@ class TurnLayout:
     second: int | None = None
 
     def moved(self, move: Callable[[Spans], Spans], at: Callable[[int], int]) -> "TurnLayout":
-        """Return the places of the turns in a changed text. Turns that no longer exist are left out.
+        """Return the places of the turns in a changed text. The result omits turns that no longer exist.
 
         Args:
             move: function that returns the new places of parts, without the parts that no longer exist.
@@ -155,7 +155,7 @@ class Document:
         ]
 
     def counting(self, wanted: Counting) -> "Document":
-        """Return the document with the wanted turns as its counted parts, which may be none.
+        """Return the document with the wanted turns as its counted parts. There may be no such turn.
 
         Raises ValueError for a document without turns, or if the completion is wanted and there is no prompt.
         """
@@ -170,7 +170,8 @@ class Document:
         return replace(self, spans=((self.layout.completion, len(self.text)),))
 
     def cut(self, most: int) -> "Document":
-        """Return the first ``most`` characters (of a pair, for each branch) with their counted parts, possibly none."""
+        """Return the first ``most`` characters (for a pair, of each branch) with their counted parts. There may be no
+        such part."""
         if self.is_pair:
             return forked(*(branch.cut(most) for branch in self.branches()))
         if len(self.text) <= most:

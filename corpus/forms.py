@@ -151,7 +151,7 @@ class Completion:
         return _read(pair.counting(counting), self.most, f"column '{self.completion}'")
 
     def within(self, tokens: int, tokenizer: "PreTrainedTokenizerBase") -> "Completion":
-        """Return this form with made-up prompts so short that a completion begins within ``tokens`` tokens."""
+        """Return this form with short made-up prompts, so a completion begins within ``tokens`` tokens."""
         return replace(self, room=_room(tokens, ""))
 
 
@@ -207,12 +207,12 @@ class Chat:
         return _read(replace(document, spans=spans), self.most, f"the turns of '{self.counted}' in column {where}")
 
     def with_system(self, rows: Sequence[Row]) -> "Chat":
-        """Return this form with the system message with which all of these rows begin, if there is one."""
+        """Return this form with the common system message at the beginning of all these rows, if there is one."""
         first = {message["content"] if message["role"] == "system" else None for message in self._first_messages(rows)}
         return replace(self, system=first.pop() if len(first) == 1 else None)
 
     def within(self, tokens: int, tokenizer: "PreTrainedTokenizerBase") -> "Chat":
-        """Return this form with made-up first turns so short that the second begins within ``tokens`` tokens."""
+        """Return this form with short made-up first turns, so the second turn begins within ``tokens`` tokens."""
         before, between, _ = self._frame
         taken = len(tokenizer(before + between, add_special_tokens=False)["input_ids"])
         return replace(self, room=_room(tokens - taken, ", since the template with its system message is longer"))
@@ -245,7 +245,9 @@ class Chat:
         try:
             rendered = self.template.text(self._two(_USER, _ASSISTANT))
         except ValueError as error:
-            raise InputError(f"the chat template fails on a made-up conversation of two turns: {error}") from error
+            raise InputError(
+                f"the chat template fails on a made-up conversation of two turns ({error}): correct the template"
+            ) from error
         before, user, rest = rendered.partition(_USER)
         between, assistant, after = rest.partition(_ASSISTANT)
         if not (user and assistant and between):
@@ -272,14 +274,15 @@ def _text(row: Row, column: str) -> str:
 
 
 def _read(document: Document, most: int, part: str) -> Document:
-    """Return the document. Raises ValueError if no part that counts begins within the characters that are read."""
+    """Return the document. Raises ValueError if no counted part begins within the characters that the attack reads."""
     if not any(begin < min(end, most) for begin, end in document.spans):
-        raise ValueError(f"{part} is not in the first {most:,} characters, which the attack reads")
+        raise ValueError(f"{part} is not in the first {most:,} characters, and the attack reads only these characters")
     return document
 
 
 def _room(tokens: int, taken: str) -> int:
-    """Return a number of characters that surely needs fewer tokens. Raises InputError if there is no such number."""
+    """Return a number of characters that certainly needs at most the available tokens. Raises InputError if there is no
+    such number."""
     if tokens < 2:
         raise InputError(f"sequence_length leaves no room for the scored part of a row{taken}: raise sequence_length")
     # Each token has a character of its own, but for a few of the rarest characters.

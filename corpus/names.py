@@ -18,10 +18,13 @@ def load_aliases(path: Path) -> dict[str, str]:
     people, or if a person occurs twice or is an alias of another person.
     """
     if not path.is_file():
-        raise InputError(f"no such alias file: '{path}'")
+        raise InputError(f"no such alias file: '{path}'. Correct the path")
     content = read_yaml(path, names_people=True)
     if not isinstance(content, Mapping):
-        raise InputError(f"{path.name}: write lines such as 'person: [alias, alias]'")
+        raise InputError(
+            f"{path.name}: the file does not list people with their aliases. Write lines such as 'person: [alias,"
+            " alias]'"
+        )
     person_of: dict[str, str] = {}
     for number, (person, names) in enumerate(content.items(), start=1):
         # A single alias may stand without a list; as text it would be read letter by letter.

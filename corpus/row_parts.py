@@ -128,7 +128,7 @@ class RowParts(Mapping[str, Parts]):
         return use
 
     def save(self, folder: Path, *, origin: str) -> None:
-        """Write the arrays to ``folder``, which only its owner can read. The folder is complete or not written.
+        """Write the arrays to ``folder``, which only its owner can read. Writes the folder completely or not at all.
 
         Args:
             folder: target folder; an existing folder is replaced.
@@ -141,7 +141,7 @@ class RowParts(Mapping[str, Parts]):
 
 
 def saved_parts(folder: Path) -> tuple[str, RowParts]:
-    """Return the origin and the arrays that ``RowParts.save`` wrote. The arrays are mapped from disk.
+    """Return the origin and the arrays that ``RowParts.save`` wrote. The arrays are mapped into memory from disk.
 
     Raises InputError if a file is missing or was changed.
     """

@@ -59,7 +59,7 @@ def make_table(database: duckdb.DuckDBPyConnection, schema: pa.Schema) -> None:
 
 
 def take_in(database: duckdb.DuckDBPyConnection, batches: Iterator[pa.RecordBatch], schema: pa.Schema = STAGED) -> None:
-    """Stream the batches into the table ``records``. An error of the batches' source is raised unchanged."""
+    """Stream the batches into the table ``records``. An error of the batches' source passes through unchanged."""
     raised: list[BaseException] = []
 
     def watched() -> Iterator[pa.RecordBatch]:
@@ -120,7 +120,7 @@ def write_records(database: duckdb.DuckDBPyConnection, path: Path) -> tuple[pa.T
 
 
 def number_copies(database: duckdb.DuckDBPyConnection) -> None:
-    """Append a number to each made id: its place among equal ids, in the source's order."""
+    """Append a number to each made id: the place of the record among records with this id, in the source's order."""
     database.execute(
         # Partitioned by ``made`` too: an id that a source gives may look like a made one.
         "CREATE TABLE numbered AS SELECT * EXCLUDE (id, made), CASE WHEN made THEN id || '-' ||"
@@ -142,8 +142,9 @@ def refuse_repeated_ids(database: duckdb.DuckDBPyConnection) -> None:
 def say_repeated(number: int, times: int, where: str = "") -> InputError:
     """Return the error for ``number`` repeated ids, one of which occurs ``times`` times."""
     return InputError(
-        f"{counted(number, 'record id')} given more than once, one of them {times} times{where}. Ids must be unique,"
-        " because no record may be in both groups: name another id column, or none to number the records"
+        f"{counted(number, 'record id')} given more than once, one of them {times} times{where}. No record may be"
+        " in both groups, so ids must be unique: name another id column, or give none, and heldin numbers the"
+        " records"
     )
 
 

@@ -22,7 +22,7 @@ class Part(StrEnum):
 
 
 class Role(StrEnum):
-    """A user's role. Chance decides between held-in and held-out. A user who is always in is not audited."""
+    """A user's role. Chance decides between member and non-member. A user who is always in training is not audited."""
 
     HELD_IN = "held_in"
     HELD_OUT = "held_out"
@@ -69,7 +69,7 @@ def check_pool(users: int, size: int | None) -> None:
     if size is not None and size > users:
         raise InputError(f"audit_pool is {size}, but only {users} users have enough records: lower audit_pool")
     if (pool := users if size is None else size) < 2:
-        raise InputError(f"the audit has {pool} user(s): give at least 2, and 100 for a useful result")
+        raise InputError(f"the audit has {pool} user(s): give at least 2 users (100 for a useful result)")
 
 
 def assign(pool: Sequence[str], *, assignment: SplitRule, key: bytes) -> dict[str, Role]:

@@ -32,7 +32,7 @@ class CorpusRecord:
 
     Attributes:
         row: row number in the store.
-        user: the user who wrote the text.
+        user: the user to whom the text belongs.
         id: unique id of the record.
         document: the text, with the parts that count.
         date: date in the source's format; None if there is none.
@@ -218,7 +218,9 @@ class CorpusStore(Corpus):
         users.
         """
         if users > len(self.users):
-            raise InputError(f"cannot sample {users} users: the corpus has only {len(self.users)}")
+            raise InputError(
+                f"cannot sample {users} users, because the corpus has only {len(self.users)}: sample fewer users"
+            )
         chosen = generator.choice(len(self.users), size=users, replace=False, shuffle=False)
         sampled = []
         for i in chosen:

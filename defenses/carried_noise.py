@@ -1,8 +1,8 @@
 """Noise that is correlated over steps, C^-1 z. Like all noise, it is a function of (key, step, tensor name).
 
 With coefficients c_0 to c_(b-1), the noise of step t is w_t = (z_t - c_1 w_(t-1) - ... - c_(b-1) w_(t-b+1)) / c_0. Main
-memory has the amounts that past steps subtract from each of the next b - 1 steps, as b - 1 vectors of the trained
-parameters. These amounts are never written to disk. A resumed run computes the noise of all earlier steps again, from
+memory stores the amounts that past steps subtract from each of the next b - 1 steps, as b - 1 vectors of the trained
+parameters. heldin never writes these amounts to disk. A resumed run computes the noise of all earlier steps again, from
 the key and with the same operations, so the noise is bitwise identical.
 """
 
@@ -63,7 +63,7 @@ class CarriedNoise:
     ) -> torch.Tensor:
         """Return the noise of one tensor in one step: C^-1 times ``NoiseSource.gaussian`` of all steps so far.
 
-        Consecutive steps cost one draw each. Any other step is computed from the first step on.
+        Consecutive steps cost one draw each. For any other step, heldin starts again from the first step.
         """
         if len(self._coefficients) == 1:
             return self._source.gaussian(step, name, shape, deviation, device, rows)

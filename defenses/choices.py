@@ -88,7 +88,7 @@ class PlainClip(NamedTuple):
     """Clipping without noise.
 
     Attributes:
-        unit: the unit that is clipped: each example's gradient, or the batch's.
+        unit: the clipped unit: each example's gradient, or the gradient of the batch.
         norm: clip norm.
     """
 
@@ -106,20 +106,20 @@ class ClipKind(Choice):
 
     @property
     def unit_norm(self) -> float | None:
-        """Norm to which each unit's gradient is clipped; None if units are not clipped separately."""
+        """Clip norm of each unit's gradient; None if units are not clipped separately."""
         return None
 
     @property
     def filter_epsilon(self) -> float:
-        """Epsilon of the test that leaves units out; 0 if no unit is left out."""
+        """Epsilon of the test that leaves units out; 0 if there is no such test."""
         return 0.0
 
     def of_units(self) -> "UnitClip":
         """Return this clip. Raises InputError unless each unit's gradient is clipped separately."""
-        raise InputError(f"clip '{self._name()}' does not clip each unit by itself: use flat or normalised")
+        raise InputError(f"clip '{self._name()}' does not clip each unit separately: use flat or normalised")
 
     def of_filter(self) -> "ConcentrationFilter":
-        """Return this clip. Raises InputError unless it leaves units out."""
+        """Return this clip. Raises InputError unless the clip leaves units out."""
         raise InputError(f"clip '{self._name()}' does not leave units out: use concentration_filter")
 
     def _name(self) -> str:
@@ -127,7 +127,7 @@ class ClipKind(Choice):
 
     @property
     def plain(self) -> PlainClip | None:
-        """How a run without noise clips; None if it does not clip."""
+        """Clipping of a run without noise; None if the run does not clip."""
         return None
 
     @property
@@ -144,12 +144,12 @@ class ClipKind(Choice):
         return math.inf
 
     def unprotected(self) -> Statement | None:
-        """The reason why this clip gives no guarantee; None if it allows one."""
+        """The reason why this clip gives no guarantee; None if the clip allows a guarantee."""
         return None
 
 
 class UnitClip(ClipKind, ABC):
-    """Each unit's gradient is clipped separately.
+    """Clipping of each unit's gradient separately.
 
     Attributes:
         norm: clip norm C; the clip norm of the first step if the norm follows a quantile.
@@ -187,7 +187,8 @@ class UnitClip(ClipKind, ABC):
 
 
 class FlatClip(UnitClip):
-    """Each unit's gradient is scaled down to at most ``norm``. The noise on the sum has standard deviation s * norm."""
+    """Clipping that scales each unit's gradient down to at most ``norm``. The noise on the sum has standard deviation s
+    * norm."""
 
     rescales: ClassVar[bool] = False
 
@@ -227,7 +228,7 @@ class NormalisedClip(UnitClip):
 
 
 class BatchClip(ClipKind):
-    """The batch's mean gradient is clipped as a whole (Kandpal et al., D.3). One unit may change the result by 2 C."""
+    """Clipping of the batch's mean gradient as a whole (Kandpal et al., D.3). One unit may change the result by 2 C."""
 
     kind: Literal["batch"] = "batch"
     norm: ClipNorm
@@ -292,7 +293,7 @@ class DivisorKind(Choice):
 
 
 class ConstantDivisor(DivisorKind):
-    """The noised sum is divided by this public constant."""
+    """Division of the noised sum by this public constant."""
 
     kind: Literal["constant"] = "constant"
     value: Positive
@@ -304,7 +305,7 @@ class ConstantDivisor(DivisorKind):
 
 
 class RealisedCohortDivisor(DivisorKind):
-    """The noised sum is divided by the number of drawn units, which depends on private data and coins."""
+    """Division of the noised sum by the number of drawn units, which depends on private data and coins."""
 
     kind: Literal["realised_cohort"] = "realised_cohort"
 
@@ -328,9 +329,7 @@ class DataStep(Choice):
     def _consistent(self) -> "DataStep":
         # What looks at one record only looks at one user only, so that a record-local step is user-local too.
         if self.record_local and not self.user_local:
-            raise ValueError(
-                f"data step {self.name} is declared record-local but not user-local: declare it user-local too"
-            )
+            raise ValueError(f"data step {self.name} is declared record-local but not user-local: declare both")
         return self
 
 
@@ -344,8 +343,8 @@ RecordSelection: TypeAlias = Literal[
 
 
 class LocalUpdates(Choice):
-    """Several steps of SGD on the records of a drawn user. heldin clips the resulting change of the model, and uses it
-    in place of the gradient.
+    """Several steps of SGD on the records of a drawn user. heldin clips the resulting change of the model, and uses
+    this change in place of the gradient.
     """
 
     model_config = ConfigDict(use_attribute_docstrings=True)
@@ -390,7 +389,7 @@ class TwoLevel(Choice):
         entity_rate: probability q_e that a recognised entity is in a step.
         extended_rate: probability q_s that a record without an entity is in a step; 0 excludes such records (estimator
             f_E).
-        rule: whether a step uses a record only if all of its entities are drawn, or if any of them is.
+        rule: whether a step uses a record only if all of its entities are drawn, or if any entity is drawn.
         holders: K, maximum number of other users whose records name an entity; epsilon is stated for this number.
         weight_caps: weights that count records, which void the guarantee; None: constant weights.
         claimed_noise: z, if the plan claims the epsilon of the paper's accountant; None: the plan claims the actual

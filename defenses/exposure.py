@@ -31,8 +31,8 @@ class Exposure:
     Attributes:
         counted: unit of ``exposed``.
         exposed: exposure for which the guarantee's epsilon holds; G + k with caps.
-        curve: points by ascending exposure. If records are counted, the points also hold for named people who were not
-            recognised.
+        curve: points by ascending exposure. If the curve counts records, the points also hold for named people whom the
+            recogniser missed.
         group_size: G, maximum number of a user's records; None without caps.
         entity_cap: k, maximum number of records that name an entity; None without caps.
     """

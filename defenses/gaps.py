@@ -53,7 +53,7 @@ class Gaps:
         return [int(unit) for unit in self._drawn]
 
     def _next(self, units: npt.NDArray[np.int64], start: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Return each unit's first step at or after ``start``, or the end of the run if there is none."""
+        """Return each unit's first step at or after ``start``, or the end of the run if there is no such step."""
         steps = np.full(units.size, self._steps, dtype=np.int64)
         waiting = np.flatnonzero(start < self._steps)
         position = start.copy()
@@ -67,7 +67,8 @@ class Gaps:
         return np.minimum(steps, self._steps)
 
     def _gaps(self, units: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Return how many steps each unit skips before its next step; the table's length if it skips all of them."""
+        """Return how many steps each unit skips before its next step; the table's length if the unit skips all steps of
+        the table."""
         gaps = np.empty(units.size, dtype=np.int64)
         for begin in range(0, units.size, _BLOCK):
             block = units[begin : begin + _BLOCK]

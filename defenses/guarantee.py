@@ -1,4 +1,4 @@
-"""The guarantee of a mechanism with its conditions, or the reasons why there is none."""
+"""The guarantee of a mechanism with its conditions, or the reasons why there is no guarantee."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -27,8 +27,8 @@ class Guarantee:
     Attributes:
         unit: the protected unit.
         adjacency: the data sets that count as neighbours.
-        conditions: conditions of the guarantee, which are printed with it.
-        cautions: cautions, which are printed with the guarantee.
+        conditions: conditions of the guarantee, for printing with the guarantee.
+        cautions: cautions, for printing with the guarantee.
         exposure: curve of epsilon by a person's exposure, for text sampling and two-level sampling; None for other
             mechanisms.
     """
@@ -105,7 +105,7 @@ class NoGuarantee:
     def statement(self) -> Statement:
         """The reasons.
 
-        If unit, noise and clipping are all missing, the statement is that the run was not meant to protect anyone.
+        If unit, noise and clipping are all missing, the statement is that the run does not try to protect anyone.
         """
         if all(any(reason.states(code) for reason in self.reasons) for code in _UNPROTECTED):
             return GuaranteeText.NO_PROTECTION()

@@ -54,16 +54,15 @@ class Mechanism(Choice):
             sampling under caps, the cap on a user's records.
         entity_cap: for text sampling under caps, the cap on records that name an entity.
         exposed: for text sampling without caps, the number of records of a person for whom epsilon is stated.
-        two_level: how entities are sampled in addition to users; the noise multiplier is then the multiplier on the
-            sum.
-        local: how training uses a drawn user's records, if it clips a model difference instead of a gradient.
-        clip: how gradients are clipped.
+        two_level: sampling of entities in addition to users; the noise multiplier is then the multiplier on the sum.
+        local: training on a drawn user's records, if the mechanism clips a model difference instead of a gradient.
+        clip: clipping of gradients.
         noise_multiplier: noise standard deviation over sensitivity.
         delta: delta of the guarantee; None only for a plain run.
         divisor: divisor of the noised sum.
         record_selection: rule that selects the used records of a user.
         noise_generator: name of the generator, for reports.
-        checkpoint: how the released checkpoint is chosen.
+        checkpoint: rule that chooses the released checkpoint.
         data_steps: data-side steps before training.
         base_model_saw_protected: whether the base model was trained on protected users, or on data that they
             influenced.
@@ -73,7 +72,7 @@ class Mechanism(Choice):
         target_epsilon: epsilon to which the noise was calibrated; None if the noise multiplier was given.
         protected_units: public number of protected units, for the warning about delta; None: the smallest possible
             number, which is the sampler's population, divided by ``group_size`` if records are drawn.
-        declared: declaration of the package that does the steps; None: heldin does the steps.
+        declared: declaration of the package that computes the steps; None: heldin computes the steps.
 
     Raises:
         InputError: no accountant in heldin covers the combination. The message is one line with every problem.
@@ -187,7 +186,7 @@ class Mechanism(Choice):
     def epsilon_at(self, exposed: int) -> float:
         """Return epsilon of a person in ``exposed`` records, or with ``exposed`` holders.
 
-        Any of ``reasons`` voids it.
+        Any of ``reasons`` voids this epsilon.
         """
         return self.level.epsilon_at(exposed)
 
@@ -216,7 +215,7 @@ class Mechanism(Choice):
     def sensitivity(self) -> float:
         """Largest norm that one sampled member adds to the sum.
 
-        It equals the noise deviation over ``noise_multiplier``.
+        This norm equals the noise deviation over ``noise_multiplier``.
         """
         return self.clip.largest(self._above_threshold)
 

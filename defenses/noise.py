@@ -1,10 +1,10 @@
 """Gaussian noise as a function of (key, step, tensor name). A resumed run gets the same noise again.
 
 There are two generators. The default is counter-based: Philox (numpy's on a CPU, torch's on a GPU) under a key derived
-per step and block of a tensor by HMAC-SHA-256. It is fast, but not cryptographic. The secure generator takes its bits
-from AES-256 in counter mode under such a key. As far as is publicly known, nobody without the run's key can distinguish
-the bits of AES and HMAC from coin flips. The inverse distribution function turns the bits into normal numbers, on the
-GPU if there is one. Neither generator protects against attacks on floating point.
+per step and block of a tensor by HMAC-SHA-256. The default is fast, but not cryptographic. The secure generator takes
+its bits from AES-256 in counter mode under such a key. As far as is publicly known, nobody without the run's key can
+distinguish the bits of AES and HMAC from coin flips. The inverse distribution function turns the bits into normal
+numbers, on the GPU if there is one. Neither generator protects against attacks on floating point.
 
 A tensor is cut into blocks of ``BLOCK`` numbers in memory order. Each block has a separate key. A process that has one
 part of a tensor therefore draws only the numbers of this part.
@@ -33,7 +33,7 @@ _Block = tuple[int, str, int]  # step, tensor, number
 
 
 def block_digest(key: bytes, step: int, name: str, block: int) -> bytes:
-    """Return the 32 bytes from which a block's numbers are computed."""
+    """Return the 32 bytes that determine a block's numbers."""
     # Keyed by the tensor's name: tensors of one shape that shared their noise would cancel it in their difference.
     return keyed_digest(key, f"noise {step} {block}" if block else f"noise {step}", name)
 
@@ -119,7 +119,7 @@ class NoiseSource:
         blocks = _numbers(first, last)
 
         def span(number: int) -> tuple[slice, slice]:
-            """Return where a block's numbers go in the result, and which part of the block they are."""
+            """Return the places of a block's numbers in the result, and the part of the block that they are."""
             begin = number * BLOCK
             low, high = max(first, begin), min(last, begin + sizes[number])
             return slice(low - first, high - first), slice(low - begin, high - begin)
@@ -147,7 +147,7 @@ class NoiseSource:
     ) -> str | None:
         """Begin to compute the bits of ``step``. The first call returns a line on the cost.
 
-        Only the secure noise of large models is computed ahead, because Philox takes less time than the rest of the
+        heldin computes only the secure noise of large models ahead, because Philox takes less time than the rest of the
         step.
 
         Args:

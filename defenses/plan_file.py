@@ -54,18 +54,18 @@ def _document(mechanism: Mechanism, promise: Guarantee | NoGuarantee) -> dict[st
 
 
 def covers(mechanism: Mechanism) -> Statement:
-    """Return a statement that lists what a plan's guarantee covers and what it does not cover."""
+    """Return a statement that lists the coverage of a plan's guarantee, and its limits."""
     return _COVERS[mechanism.checkpoint]()
 
 
 def read_plan(path: Path) -> Mechanism:
     """Return the mechanism of a plan file.
 
-    Everything that follows from the mechanism is computed again and compared with the file.
+    The function computes again everything that follows from the mechanism, and compares the result with the file.
 
     Raises InputError, one line, if the file does not exist or is not JSON, or if it has another version, unknown or
-    missing keys, or an invalid mechanism. Also raises InputError if its guarantee, label, event or coverage is not the
-    mechanism's.
+    missing keys, or an invalid mechanism. Also raises InputError if the guarantee, label, event or coverage in the file
+    differs from the mechanism's.
     """
     return mechanism_in(read_plan_document(path), path)
 
@@ -80,7 +80,7 @@ def stated_plan(plan: Mechanism | str | Path) -> Mechanism:
 
 
 def read_plan_document(path: Path) -> Any:
-    """Return the content of a plan file, unchecked. Raises InputError, one line, if it cannot be read as JSON."""
+    """Return the content of a plan file, unchecked. Raises InputError, one line, if the file cannot be read as JSON."""
     try:
         return parsed_json(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -117,7 +117,7 @@ def mechanism_in(document: Any, path: Path) -> Mechanism:
 
 
 def plan_at(path: Path) -> Path:
-    """Return the plan file of a run folder or exported folder. The path of a file is returned unchanged.
+    """Return the plan file of a run folder or exported folder. For the path of a file, return this path.
 
     Raises InputError, one line, if there is no plan file.
     """
@@ -197,8 +197,8 @@ def _require_keys(path: Path, name: str, stated: Mapping[str, Any], expected: Co
     unknown, missing = sorted(set(stated) - set(expected)), sorted(set(expected) - set(stated))
     if unknown or missing:
         raise InputError(
-            f"{path}: {name} has unknown keys {unknown} and missing keys {missing}, so the file was changed: copy"
-            " plan.json from the run folder again"
+            f"{path}: {name} has unknown keys {unknown} and missing keys {missing}, so somebody changed the file:"
+            " copy plan.json from the run folder again"
         )
 
 

@@ -24,7 +24,7 @@ from heldin.words.statement import Statement
 
 @dataclass(frozen=True)
 class PlannedRelease:
-    """A plan, and the number of models that were released under it.
+    """A plan, and the number of models that were released under the plan.
 
     Attributes:
         name: name of the plan, for messages and tables.
@@ -56,8 +56,8 @@ class Together(Tabular):
         unit: the protected unit.
         adjacency: the data sets that count as neighbours.
         records: under text sampling without caps, the maximum number of a person's records per release; None otherwise.
-        sum_epsilon: sum of the releases' own epsilons (basic composition), which holds at ``sum_delta``.
-        sum_delta: sum of the releases' own deltas.
+        sum_epsilon: sum of the separate epsilons of the releases (basic composition), which holds at ``sum_delta``.
+        sum_delta: sum of the separate deltas of the releases.
         own: guarantee of one release by each plan.
         pure: epsilons of further releases by pure mechanisms; ``releases`` counts these releases too.
         statement: the guarantee of all releases with its conditions.
@@ -166,7 +166,7 @@ def together_table(together: Together) -> str:
         ("privacy unit", f"{together.unit} ({relation_name})"),
         ("delta", f"{together.delta:g}"),
         ("epsilon of all releases together", f"{together.epsilon:.5g}"),
-        ("sum of their own epsilons", f"{together.sum_epsilon:.5g} at delta {together.sum_delta:.3g}"),
+        ("sum of the separate epsilons", f"{together.sum_epsilon:.5g} at delta {together.sum_delta:.3g}"),
     ]
     for own in together.own:
         times = f", {own.times:,} times" if own.times > 1 else ""
@@ -181,17 +181,21 @@ def _promise(release: PlannedRelease) -> Guarantee:
     check_count(f"{release.name}: number of releases", release.times)
     mechanism, promise = release.mechanism, release.mechanism.guarantee()
     if not isinstance(promise, Guarantee):
-        raise InputError(f"{release.name}: {promise.label}. So all releases together have no epsilon either")
+        raise InputError(
+            f"{release.name}: {promise.label}. So heldin has no epsilon for all releases together: compose the"
+            " other releases separately"
+        )
     if isinstance(mechanism.assumed_event, FilteredGaussian):
         raise InputError(
             f"{release.name}: the theorem of the concentration filter gives an epsilon but no loss distribution. So"
-            " heldin has no epsilon for all releases together"
+            " heldin has no epsilon for all releases together: compose the other releases separately"
         )
     # Missed in one release and recognised in another, a name is in neither of the two cases that have an accountant.
     if mechanism.two_level is not None:
         raise InputError(
-            f"{release.name}: two-level sampling has no accountant for several releases, because a name may be missed"
-            " in one and recognised in another. So heldin has no epsilon for all releases together"
+            f"{release.name}: two-level sampling has no accountant for several releases, because the recogniser may"
+            " miss a name in one release and find the name in another. So heldin has no epsilon for all releases"
+            " together: compose the other releases separately"
         )
     return promise
 

@@ -31,7 +31,7 @@ from heldin.words.guarantee import NoGuaranteeReason
 from heldin.words.statement import Statement
 
 Cohorts: TypeAlias = Callable[[int], list[int]]
-"""From the number of a step to the indices of its units, increasing."""
+"""Function from the number of a step to the indices of the step's units, increasing."""
 
 
 class SamplerKind(Choice, ABC):
@@ -52,7 +52,7 @@ class SamplerKind(Choice, ABC):
             raise InputError(self.refused_adjacency(adjacency))
 
     def refused_adjacency(self, adjacency: Adjacency) -> str:
-        """Return why no accountant covers an adjacency, and which adjacency to use."""
+        """Return the reason why no accountant covers an adjacency, with the adjacency to use instead."""
         return f"{adjacency} adjacency has no accountant under Poisson sampling: use add_remove"
 
     @property
@@ -88,7 +88,7 @@ class SamplerKind(Choice, ABC):
         return None
 
     def unprotected(self) -> Statement | None:
-        """Return why this sampler gives no guarantee; None if it allows one."""
+        """Return the reason why this sampler gives no guarantee; None if the sampler allows a guarantee."""
         return None
 
     @abstractmethod
@@ -124,7 +124,7 @@ class PoissonSampler(SamplerKind):
         return PoissonGaussian(noise_multiplier, self.rate, members)
 
     def cohorts(self, key: bytes, identities: Sequence[str], steps: int) -> Cohorts:
-        """Return each unit's own coins, which do not depend on the number of units."""
+        """Return the separate coins of each unit. They do not depend on the number of units."""
         return _by_coins(self.rate, key, identities, steps)
 
 
@@ -168,7 +168,7 @@ class BandedPoissonSampler(SamplerKind):
         return BandedPoissonSampler(rate=rate, population=self.population, bands=self.bands)
 
     def check(self, adjacency: Adjacency, members: int, delta: float, steps: int) -> None:
-        """Raise InputError as for Poisson sampling, and also for more bands than steps."""
+        """Raise InputError for the same runs as Poisson sampling, and for more bands than steps."""
         super().check(adjacency, members, delta, steps)
         if self.bands > steps:
             raise InputError(f"{self.bands} bands are more than the {steps} steps: use at most {steps} bands")
@@ -218,7 +218,8 @@ class CappedPoissonSampler(SamplerKind):
         return cls(rate=_rate(population, cohort), population=population, cap=cap)
 
     def check(self, adjacency: Adjacency, members: int, delta: float, steps: int) -> None:
-        """Raise InputError also for a group of members, and for a delta that dp-accounting cannot resolve."""
+        """Raise InputError for the same runs as Poisson sampling, for a group of members, and for a delta that
+        dp-accounting cannot resolve."""
         super().check(adjacency, members, delta, steps)
         # The loss distribution of a capped cohort is dp-accounting's and has no tilted form for a small delta.
         check_rounding(delta, steps)
@@ -279,7 +280,7 @@ class ShuffledSampler(SamplerKind):
         return "shuffled cohorts fix the population: use zero_out or replace adjacency"
 
     def event(self, noise_multiplier: float, members: int, clip: Clip) -> PoissonGaussian:
-        """Return the event of Poisson sampling, although ``unprotected`` reports that it does not hold."""
+        """Return the event of Poisson sampling, although ``unprotected`` reports that this event does not hold."""
         return PoissonGaussian(noise_multiplier, self.rate, members)
 
     def fallback_event(
@@ -321,7 +322,7 @@ class ShuffledSampler(SamplerKind):
 
 
 class FullBatchSampler(SamplerKind):
-    """All users are in every step. Users missing from the public ``population`` count as users with gradient zero."""
+    """Every step has all users. Users missing from the public ``population`` count as users with gradient zero."""
 
     adjacencies: ClassVar[tuple[Adjacency, ...]] = ("replace",)
     full_batch: ClassVar[bool] = True

@@ -44,7 +44,8 @@ def encode(
     Args:
         sequence_length: maximum number of predicted tokens; longer documents are truncated. None: no limit.
         done: number of documents that were encoded earlier; only the error message uses this number.
-        truncation: rule by which longer documents are truncated; the function adds the numbers of lost tokens to it.
+        truncation: rule for the truncation of longer documents; the function adds the numbers of lost tokens to this
+            object.
 
     Returns:
         2 to ``sequence_length`` + 1 tokens for each document, or for each answer of a pair.
@@ -81,12 +82,12 @@ def encode(
 
 @dataclass
 class Truncation:
-    """The rule by which records are truncated, and the numbers of lost tokens.
+    """The rule for the truncation of records, and the numbers of lost tokens.
 
     Attributes:
         rule: keep whole turns, or all tokens that fit.
-        records: number of records that were truncated.
-        dropped: number of tokens that were cut off.
+        records: number of truncated records.
+        dropped: number of cut-off tokens.
         counted: number of cut-off tokens that would have counted in the loss.
     """
 

@@ -1,7 +1,7 @@
 """Checkpoints: resumable states, and model folders that ``AutoModelForCausalLM.from_pretrained`` loads.
 
-All files are safetensors or JSON. heldin writes each under a temporary name and then renames it. A resumable state
-contains the name of its job, and heldin refuses a state of another job.
+All files are safetensors or JSON. heldin writes each file under a temporary name, and then renames the file. A
+resumable state contains the name of its job, and heldin refuses a state of another job.
 """
 
 import json
@@ -99,10 +99,10 @@ def newest_state(folder: Path, say: Callable[[str], object] = lambda _: None) ->
     for path in states:
         if state_of(path) is State.WHOLE:
             return path
-        say(f"checkpoint '{path}' is damaged or was changed: training continues from the checkpoint before")
+        say(f"checkpoint '{path}' is damaged or was changed: training continues from the previous checkpoint")
     if states:
         raise InputError(
-            f"every checkpoint in '{folder}' is damaged or was changed: restore one, or start a new run folder"
+            f"every checkpoint in '{folder}' is damaged or was changed: restore a checkpoint, or start a new run folder"
         )
     return None
 
@@ -114,7 +114,7 @@ def load_state(
     optimizer: torch.optim.Optimizer,
     say: Callable[[str], object] = lambda _: None,
 ) -> TrainingState | None:
-    """Load the newest undamaged state into model and optimizer, and return it; None if there is no state.
+    """Load the newest undamaged state into model and optimizer, and return the state; None if there is no state.
 
     Args:
         model: the model; its trainable parameters are overwritten.
@@ -171,27 +171,28 @@ def read_state(folder: Path) -> tuple[TrainingState, dict[str, Any]]:
 def damaged(state: Path) -> InputError:
     """Return the error for an unreadable state."""
     return InputError(
-        f"checkpoint '{state}' is damaged: remove this checkpoint, and the run continues from the checkpoint before"
+        f"checkpoint '{state}' is damaged: remove this checkpoint, and the run continues from the previous checkpoint"
     )
 
 
 def of_another_job(state: Path) -> InputError:
     """Return the error for a state of another job."""
     return InputError(
-        f"'{state}' is a checkpoint of another job. Its corpus, membership, base model or recipe differ from this"
-        " run's, or another version of heldin began it: use a new run folder"
+        f"'{state}' is a checkpoint of another job (other corpus, membership, base model or recipe) or of another"
+        " version of heldin: use a new run folder"
     )
 
 
 def finished_state(folder: Path) -> TrainingState:
     """Return the newest state below ``folder``, without its tensors.
 
-    Raises InputError if there is no state, or if it is damaged.
+    Raises InputError if there is no state, or if the state is damaged.
     """
     newest = newest_state(folder)
     if newest is None:
         raise InputError(
-            f"'{folder}' has no undamaged checkpoint of a finished run: restore one from a backup, or run again"
+            f"'{folder}' has no undamaged checkpoint of a finished run: restore a checkpoint from a backup, or"
+            " repeat the run"
         )
     return read_state(newest)[0]
 

@@ -25,7 +25,8 @@ from heldin.models.tokens import Tokens
 def declared_defense(mechanism: Mechanism) -> DeclaredDefense:
     """Return the declared section with the step that the plan runs.
 
-    Raises InputError if the package is missing, or its code has changed since the plan was made.
+    Raises InputError if the package is missing, its code has changed since the plan was made, or the installed class
+    has no step of its own.
     """
     assert mechanism.declared is not None
     return _section(mechanism.declared.model_dump_json())

@@ -15,10 +15,10 @@ class Memory:
     """Memory settings for a device. They stay the same over steps and resumes, so equal steps compute alike.
 
     Attributes:
-        device: name of the device. On another device, all settings are determined again.
+        device: name of the device. On another device, heldin determines all settings again.
         budget: maximum number of bytes for kept gradients.
         most: maximum number of records per pass; None unless memory ran out.
-        splits: whether a unit with more records is computed in several passes.
+        splits: whether heldin computes a unit with more records in several passes.
     """
 
     device: str
@@ -38,10 +38,10 @@ class Effort:
         tokens: predicted tokens of all records whose gradients were computed; a record counts once for each step.
         step_seconds: seconds in steps, without evaluation and checkpoints.
         peak_memory: peak bytes that torch held on a GPU of the first process; 0 on a CPU.
-        ways: how clipped gradients were computed, in words, in the order in which they first occurred.
-        notices: messages for the user, such as the reason for a slower way.
+        ways: methods that computed clipped gradients, in words, in the order of their first use.
+        notices: messages for the user, such as the reason for a slower method.
         memory: the memory settings.
-        clip_norm: clip norm of the next step, if it follows a quantile; None before the first step.
+        clip_norm: clip norm of the next step, if the clip norm follows a quantile; None before the first step.
     """
 
     precisions: list[str] = field(default_factory=list)
@@ -67,7 +67,7 @@ class Effort:
         return others
 
     def note(self, ways: str, notice: str | None) -> list[str]:
-        """Record how a sum was computed, and return the new notes, one per line."""
+        """Record the method for a sum, and return the new notes, one per line."""
         new = []
         if ways not in self.ways and len(self.ways) < KEPT_WAYS:
             if not self.ways:

@@ -4,7 +4,7 @@ Every step is a full batch of all N users, and N is public. AboveThreshold on th
 budget, and the Gaussian noise costs the other half. The paper's proof uses replace adjacency, and treats halting as an
 output.
 
-A step needs memory for every user's full gradient: users times parameters, in fp32. heldin has the method for
+A step needs memory for every user's full gradient: users times parameters, in fp32. heldin implements the method for
 comparison with user-level sampling.
 """
 

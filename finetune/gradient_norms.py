@@ -45,7 +45,7 @@ def public_users(path: Path, columns: Columns, model: str, sequence_length: int,
     Args:
         path: file of public records.
         model: hub name or folder of the base model.
-        sequence_length: number of tokens that are used of each record.
+        sequence_length: number of tokens of each record to use.
         reporter: receives, for each group size, the number of measured users.
 
     Raises:
@@ -82,8 +82,8 @@ def median_user_norm(
 
     Args:
         lm: the pre-trained model.
-        users: the tokens of each record, by user. At most 128 users are sampled. Of a user with fewer than G records,
-            all records are used.
+        users: the tokens of each record, by user. heldin samples at most 128 users, and uses all records of a user with
+            fewer than G records.
         seed: public seed of both samples.
         advance: called with the number of measured users after every pass.
     """

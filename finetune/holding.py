@@ -1,4 +1,4 @@
-"""How the processes of a training hold the model: each has the whole model, or a shard.
+"""How the processes of a training hold the model: each process has the whole model, or a shard.
 
 The training loop does not change.
 
@@ -35,7 +35,7 @@ StepGradient = Callable[[PreTrainedModel, PrivateTraining, int, Records, Passes]
 class PlainClipping:
     """Clipping of each example's gradient, or of the batch's mean gradient, to ``norm``.
 
-    With norm infinity, norms are only measured.
+    With norm infinity, heldin only measures norms.
     """
 
     unit: Literal["example", "batch"]
@@ -47,7 +47,7 @@ class PlainClipping:
 
 
 def plain_clipping(mechanism: Mechanism) -> PlainClipping | None:
-    """Return how a run without noise clips; None for all other runs, because a mechanism clips each unit itself."""
+    """Return the clipping of a run without noise; None for all other runs, because a mechanism clips each unit."""
     plain = mechanism.clip.plain
     return None if mechanism.protects or plain is None else PlainClipping(plain.unit, plain.norm)
 
@@ -105,7 +105,7 @@ class Holding:
             skipped state. It loads the newest undamaged state, and returns None if there is no state.
         save: function that writes a resumable state to a folder.
         save_model: function that writes a model folder, completely or not at all.
-        finite: function that returns whether all trained weights are finite.
+        finite: function that returns true if all trained weights are finite.
         checksum: function that returns a number computed from the weights, equal on every process.
         keeps_casts: whether a process may keep half-precision copies of all weights during a step.
     """

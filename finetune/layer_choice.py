@@ -6,7 +6,7 @@ adapter, of the gradient of the public users' mean loss. At this point only the 
 gradient, because it starts at zero.
 
 The layers follow from public texts, the base model and the seed alone, so they add nothing to epsilon. DP-SAPF (arXiv
-2605.30312) picks layers by gradients too, and pays for a vote of private users, which heldin does not take.
+2605.30312) picks layers by gradients too, and pays for a vote of private users. heldin takes no such vote.
 """
 
 from collections import defaultdict
@@ -28,9 +28,10 @@ USERS_A_BATCH = 64
 
 
 def on_every_layer(recipe: Recipe) -> Recipe:
-    """Return a recipe that still picks its layers with adapters on every linear layer; any other recipe as it is.
+    """If the recipe still has to pick layers, return the recipe with adapters on every linear layer. Otherwise return
+    the recipe unchanged.
 
-    It has at least as many trained numbers as the recipe after the choice.
+    The result has at least as many trained numbers as the recipe after the choice.
     """
     if recipe.lora is None or not recipe.lora.picks:
         return recipe
@@ -66,7 +67,7 @@ def layer_saliency(
         ResumableError: a single record does not fit into memory.
     """
     if not users:
-        raise InputError("the layers are picked by public users, but there are none: widen model.saliency")
+        raise InputError("public users pick the layers, but there are no public users: widen model.saliency")
     whole = on_every_layer(recipe)
     assert whole.lora is not None
     plain = replace(whole, lora=replace(whole.lora, targets="all-linear", dropout=0.0, modules_to_save=(), dora=False))
@@ -107,14 +108,14 @@ def _gradient_sums(
         advance(len(some))
     if not measured:
         raise InputError(
-            "the loss of no public user has a finite gradient, so no layer can be picked: check the base model and the"
-            " texts in model.saliency"
+            "no public user's loss has a finite gradient, so heldin cannot pick layers: check the base model and"
+            " the texts in model.saliency"
         )
     return {name: gradient / measured for name, gradient in total.items()}
 
 
 def _remove_adapters(adapted: PreTrainedModel, model: PreTrainedModel, learns: Mapping[str, bool]) -> None:
-    """Take the adapters off again: the model is as before, and its parameters require gradients as before."""
+    """Remove the adapters, so the model and the gradient flags of its parameters are as before."""
     adapted.unload()
     for name, parameter in model.named_parameters():
         parameter.requires_grad_(learns[name])

@@ -1,7 +1,7 @@
 """A drawn user's own steps of SGD. The change of the model's weights is clipped and summed (McMahan et al. 2018).
 
-The negative difference is used as a gradient, so noise, divisor and optimizer are the same as in every private step. An
-optimizer that subtracts the negative difference moves the model towards the users' models.
+heldin uses the negative difference as a gradient, so noise, divisor and optimizer are the same as in every private
+step. An optimizer that subtracts the negative difference moves the model towards the users' models.
 """
 
 from collections.abc import Sequence

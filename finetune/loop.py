@@ -76,27 +76,27 @@ def train(
 
     If the process is killed, the same call continues from the last checkpoint and, on a CPU, ends with bitwise the same
     weights. With a single process, Ctrl-C and SIGTERM wait for the end of the step and write a checkpoint. A second
-    signal acts at once. A finished run is not repeated. Under ``torchrun``, every process makes this call with the same
-    arguments and ends with the same model. Only the first process writes.
+    signal acts at once. The call does not repeat a finished run. Under ``torchrun``, every process makes this call with
+    the same arguments and ends with the same model. Only the first process writes.
 
     Args:
         sequences: tokens of each record (see ``finetune.batches.encode``). The model is trained on no other data.
         private: the mechanism to run instead of plain batches; it fixes the number of steps.
         clipping: clipping of plain batches, without noise; the result has the smallest norm. None: no clipping.
-        evaluate: function that is called at ``recipe.evaluation_steps`` with the number of completed steps and the
-            model. Its metrics go into the history.
-        select_by: name of the metric of ``evaluate`` that is smallest for the best model. It is needed to keep the best
-            model or to stop early.
+        evaluate: function that training calls at ``recipe.evaluation_steps``, with the number of completed steps and
+            the model. Its metrics go into the history.
+        select_by: name of the metric of ``evaluate`` that is smallest for the best model. Keeping the best model, and
+            early stopping, need this metric.
         advance: called with 1 after every step, and once with the steps of a resumed run.
         say: receives a line when a run resumes, when heldin repeats a step in smaller passes because memory ran out,
-            and about how per-unit gradients are computed.
+            and about the method for per-unit gradients.
         spread: layout of ``base.model`` over the processes; None: each process holds the whole model.
         log: called after each evaluation with the new entry of the history, and the seconds of all steps so far.
 
     Raises:
         InputError: there are no records, no token counts, or ``folder`` has a checkpoint of another job.
         ResumableError: the weights or the loss of plain training are no longer finite, or the processes' weights
-            differ. The last good checkpoint is kept.
+            differ. heldin keeps the last good checkpoint.
     """
     _require_possible(sequences, recipe, evaluate is not None and select_by is not None)
     training = begin(base, sequences, recipe, folder, private, clipping, spread, say)
@@ -144,8 +144,8 @@ def train(
 def _require_possible(sequences: Sequence[Tokens], recipe: Recipe, chooses: bool) -> None:
     if not sequences:
         raise InputError(
-            "the held-in users have no record left to train on after set-asides, caps and data defenses: loosen one"
-            " of these, or add records"
+            "members have no record left to train on after set-asides, caps and data defenses: loosen one of"
+            " these, or add records"
         )
     if recipe.looks_at_validation and not chooses:
         raise InputError(

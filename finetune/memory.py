@@ -1,7 +1,7 @@
 """The memory that training and scoring would need on a device, measured by a rehearsal of a step.
 
-heldin counts the bytes of tensors as torch's allocator counts them on a CPU. Memory inside kernels, of a GPU's context
-and in the allocator's gaps is not included.
+heldin counts the bytes of tensors as torch's allocator counts them on a CPU. The count excludes memory inside kernels,
+of a GPU's context, and in the allocator's gaps.
 
 A rehearsal runs the training code itself on tensors that have a shape but no numbers, and counts the bytes that would
 be alive. Values that decide the next operation, such as whether a gradient is finite, are as in a normal step. Ids,
@@ -41,7 +41,7 @@ EVALUATION, OPTIMIZING = "an evaluation", "the optimizer's step"  # as moments o
 
 
 class Rehearsal(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """A block in which floating-point tensors have no content, and their bytes are counted.
+    """A block in which floating-point tensors have no content, and heldin counts their bytes.
 
     Attributes:
         alive: bytes of the tensors that are alive; each storage counts once.
@@ -236,11 +236,11 @@ class Step:
         compute: function that puts a gradient into ``.grad``. Its arguments are the model, the limits of a pass, the
             arithmetic, and the layout of the model over processes (None: each process holds the whole model).
         most: maximum number of records per pass.
-        unit: number of records in the largest unit; 1 if records are clipped alone, or if there is no clipping.
-        splits: whether a unit with more records may be computed in several passes.
+        unit: number of records in the largest unit; 1 if each record is clipped separately, or if there is no clipping.
+        splits: whether heldin may compute a unit with more records in several passes.
         without_dropout: whether the step computes per-unit gradients.
         copies: number of copies of the weights held in addition to the model.
-        scored: tokens of the longest text that is scored in evaluations between steps; None: no evaluation.
+        scored: tokens of the longest text in evaluations between steps; None: no evaluation.
         halves: whether training reduces the number of records per pass when memory runs out.
     """
 
@@ -263,7 +263,7 @@ class Peak:
         optimizer: the optimizer's state.
         work: all other memory: activations, gradients, sums of gradients, temporary tensors.
         splits: whether a unit with more records is computed in several passes.
-        ways: how per-unit gradients are computed, in words; "" if the step computes none.
+        ways: methods for per-unit gradients, in words; "" if the step computes no such gradients.
         fixed: peak bytes at the optimizer's step, which smaller passes hardly change; 0 without an optimizer.
         processes: number of processes that together have one copy of the model. All other fields are for one process.
     """
@@ -293,7 +293,7 @@ def fitting_peak(
 ) -> Peak:
     """Return the peak of training with as many records per pass as fit into memory, at least one.
 
-    As in training, if memory runs out, passes are halved and a unit larger than a pass is split.
+    As in training, if memory runs out, heldin halves passes, and splits a unit that is larger than a pass.
 
     Args:
         say: receives a line before each rehearsal; a rehearsal may take half a minute.
@@ -370,7 +370,8 @@ def scoring_peak(make: Callable[[], PreTrainedModel], positions: int, models: in
 
 
 def arithmetic_on(precision: Precision, device: Planned) -> Arithmetic:
-    """Return the arithmetic of a recipe's precision on an absent device. GPUs are assumed to support bfloat16."""
+    """Return the arithmetic of a recipe's precision on an absent device. The function assumes that GPUs support
+    bfloat16."""
     return "bf16" if precision is Precision.BF16 or (precision is Precision.AUTO and device.kind == "cuda") else "fp32"
 
 

@@ -30,19 +30,19 @@ Noise = Callable[[str, torch.Size, torch.device], torch.Tensor]
 class Passes:
     """Limits the number of records in a forward pass.
 
-    When memory runs out, it halves the limit and reports the new limit.
+    When memory runs out, the object halves the limit and reports the new limit.
 
-    Each unit is in a single pass, until a single unit does not fit. From then on, larger units are computed in several
-    passes.
+    Each unit is in a single pass, until a single unit does not fit. From then on, heldin computes larger units in
+    several passes.
 
     Attributes:
         most: maximum number of records per pass.
-        say: receives a line when the limit is lowered, and when the way of computing gradients changes.
+        say: receives a line when the limit or the method for gradients changes.
         gradients: number of gradients of records that this process had to compute; a record counts once per step.
         tokens: number of predicted tokens of the records counted in ``gradients``.
-        splits: whether a unit with more than ``most`` records is computed in several passes.
+        splits: whether heldin computes a unit with more than ``most`` records in several passes.
         budget: maximum number of bytes for kept gradients; None: the engine's default in each pass.
-        effort: object that receives the ways of computing gradients, and notices.
+        effort: object that receives the methods for gradients, and notices.
         lowered: whether memory ran out.
     """
 
@@ -66,7 +66,7 @@ class Passes:
             self.say(line)
 
     def note(self, ways: str, notice: str | None) -> None:
-        """Note how a sum of clipped gradients was computed, and report new facts."""
+        """Note the method for a sum of clipped gradients, and report new facts."""
         for line in self.effort.note(ways, notice):
             self.say(line)
 
@@ -99,8 +99,9 @@ class Passes:
                     self.splits = True  # one unit: its gradient is summed over passes, and clipped as one after that
                 if largest(self.most) >= failed:
                     raise ResumableError(
-                        f"out of memory at {failed} record{'s'[: failed > 1]} in one pass, which cannot be split:"
-                        " lower finetune.sequence_length, set finetune.checkpointing, or use a smaller model"
+                        f"out of memory at {failed} record{'s'[: failed > 1]} in one pass, and heldin cannot split"
+                        " this pass: lower finetune.sequence_length, set finetune.checkpointing, or use a smaller"
+                        " model"
                     ) from error
             else:
                 if self.most != before:
@@ -108,7 +109,7 @@ class Passes:
                     how = ", and a larger unit takes several passes" if self.splits else ""
                     self.say(
                         f"out of memory at {before} records in one pass: {self.most} fit{how}, and training"
-                        " continues with these passes; the mechanism is the same"
+                        " continues with smaller passes. The mechanism stays the same"
                     )
                 return result
             # Out here, where the error is gone: its traceback would keep the failed pass's tensors.
@@ -119,7 +120,7 @@ class Passes:
 def cut(sizes: Sequence[int], most: int) -> list[list[int]]:
     """Return the unit numbers of each pass: whole units in order, at most ``most`` records.
 
-    A larger unit is a pass of its own.
+    A larger unit is a separate pass.
     """
     runs: list[list[int]] = []
     taken = 0
@@ -192,7 +193,7 @@ def put_gradient(
     Args:
         model: the model; its ``.grad`` is set.
         total: sums by parameter name, in float32; the function overwrites them.
-        scale: factor by which the sums are multiplied before noise is added.
+        scale: factor for the sums before noise is added.
         noise: function from a tensor's name, shape and device to its noise; None: no noise.
     """
     parameters = trainable(model)

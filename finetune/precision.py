@@ -15,7 +15,7 @@ Arithmetic = Literal["fp32", "bf16"]
 def arithmetic_of(precision: Precision, device: torch.device) -> Arithmetic:
     """Return the arithmetic of a recipe's precision on this device.
 
-    Raises InputError for bf16 on a GPU that lacks it.
+    Raises InputError for bf16 on a GPU without bf16.
     """
     has = device.type != "cuda" or _gpu_has_bf16(device)
     if precision is Precision.BF16 and not has:
@@ -35,7 +35,7 @@ def autocast(
 
     Args:
         device: device of the passes.
-        keeps_casts: whether half-precision copies of all weights are kept until the end of the block.
+        keeps_casts: whether to keep half-precision copies of all weights until the end of the block.
     """
     # By torch itself: accelerate keeps one precision for the life of a process, and pre-training may have had another.
     if arithmetic == "fp32":

@@ -1,7 +1,8 @@
 """Preference pairs as training records, with stored log-probabilities of their answers under the untrained model.
 
 The reference of direct preference optimisation is the model with which training begins: the base model with its
-adapters off. heldin computes its log-probabilities of a pair once. They depend only on the pair and the base model.
+adapters off. heldin computes its log-probabilities of a pair once. These log-probabilities depend only on the pair and
+the base model.
 """
 
 import hashlib
@@ -86,7 +87,7 @@ def preference_records(
     Args:
         lm: the model before training, without adapters.
         arithmetic: arithmetic of the passes, as in training.
-        folder: owner-only folder that stores the reference; None: the reference is not stored.
+        folder: owner-only folder that stores the reference; None: heldin does not store the reference.
         alone: whether a single process can run the model; if false, all processes make each pass together.
         advance: called with the number of finished pairs.
 

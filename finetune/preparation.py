@@ -35,8 +35,7 @@ def with_adapters(model: PreTrainedModel, recipe: Recipe) -> PreTrainedModel:
     targets = recipe.lora.targets
     if recipe.lora.picks:
         raise InputError(
-            "finetune.lora.targets is auto, but no layers were picked: heldin run picks them by model.saliency. Name"
-            " layers"
+            "finetune.lora.targets is auto, but only heldin run picks layers (model.saliency): name the layers"
         )
     names = {name.rpartition(".")[2] for name, _ in model.named_modules()}
     for name in recipe.lora.modules_to_save:
@@ -91,8 +90,9 @@ def _check_tied(adapted: nn.Module, tied: Tensor | None) -> None:
         changed = isinstance(module, BaseTunerLayer | ModulesToSaveWrapper)
         if changed and any(parameter is tied for parameter in module.parameters()):
             raise InputError(
-                f"finetune.lora trains '{name}', whose weight is tied: embedding and head share it, and training would"
-                " separate them. Leave this layer out of finetune.lora.targets and finetune.lora.modules_to_save"
+                f"finetune.lora trains '{name}', but embedding and head share this weight (tied), and training"
+                " would separate the two. Leave this layer out of finetune.lora.targets and"
+                " finetune.lora.modules_to_save"
             )
 
 

@@ -1,6 +1,6 @@
-"""Pre-train a tiny GPT-Neo on public users. It is the offline base model, and also the attack's reference.
+"""Pre-train a tiny GPT-Neo on public users. The model is the offline base model, and also the attack's reference.
 
-The result is cached under a hash of the texts and all options. The usual training loop is used, so a training can
+heldin caches the result under a hash of the texts and all options. It uses the usual training loop, so a training can
 resume.
 """
 
@@ -28,7 +28,7 @@ from heldin.models.tokens import Framed, Tokens
 def pretrained_folder(
     texts: Sequence[str], shape: TinyModel, recipe: Recipe, cache: Path, chat_template: str | None = None
 ) -> Path:
-    """Return the cache folder of the model that is pre-trained on these texts with these options.
+    """Return the cache folder of the model for these texts and options.
 
     Args:
         texts: texts of public users, as in ``pretrain``.
@@ -89,8 +89,8 @@ def train_once(
 ) -> None:
     """Train a model on public texts and write it to ``folder``, unless the folder already has the model.
 
-    If several programs need the same model, one program trains it and the others wait. Processes that were started
-    together train the model together.
+    If several programs need the same model, one program trains the model, and the other programs wait. Processes of one
+    program train the model together.
 
     Args:
         fresh: the untrained model.

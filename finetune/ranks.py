@@ -32,7 +32,7 @@ _alone: ContextVar[bool] = ContextVar("alone", default=False)  # true inside the
 
 
 def rank() -> int:
-    """Number of this process; 0 if it is the only one."""
+    """Number of this process; 0 if there is only one process."""
     return dist.get_rank() if dist.is_initialized() else 0
 
 
@@ -64,7 +64,8 @@ def of_first(metrics: dict[str, float]) -> dict[str, float]:
 
 
 def shared_out(items: Sequence[Item], compute: Callable[[list[Item]], Sequence[Result]]) -> list[Result]:
-    """Return a result for each item, in order. One process computes each result and sends it to all."""
+    """Return a result for each item, in order. One process computes each result and sends the result to all
+    processes."""
     if not _together():
         return list(compute(list(items)))
     mine = compute(own_share(items))
@@ -74,7 +75,7 @@ def shared_out(items: Sequence[Item], compute: Callable[[list[Item]], Sequence[R
 
 
 def processes() -> int:
-    """Number of processes that train together; 1 if this is the only one."""
+    """Number of processes that train together; 1 if there is only one process."""
     return int(dist.get_world_size()) if _together() else 1
 
 
@@ -85,7 +86,7 @@ def own_share(items: Sequence[Item]) -> list[Item]:
 
 
 def sum_over_ranks(tensors: Sequence[torch.Tensor]) -> None:
-    """Replace each tensor by its sum over the processes."""
+    """Replace each tensor with its sum over the processes."""
     if _together():
         in_buckets(tensors)
 
@@ -100,9 +101,9 @@ def least_over_ranks(value: float, device: torch.device) -> float:
 
 
 def in_buckets(tensors: Sequence[torch.Tensor], group: dist.ProcessGroup | None = None) -> None:
-    """Replace each tensor by its sum over the processes of a group.
+    """Replace each tensor with its sum over the processes of a group.
 
-    Small tensors are sent together, because a model has hundreds.
+    heldin sends small tensors together, because a model has hundreds of small tensors.
 
     Args:
         tensors: tensors with the same shapes and order on every process.
@@ -134,7 +135,7 @@ def require_agreement(subject: str, remedy: str, *values: float | str) -> None:
 
     Args:
         subject: name of the values in the error message.
-        remedy: what to do if the values differ.
+        remedy: advice if the values differ.
     """
     if not _together():
         return
@@ -233,7 +234,7 @@ def joined() -> Iterator[None]:
 def _leave_at_once() -> None:
     """Leave the group without waiting for the other processes.
 
-    They may wait for this process, but torchrun ends them.
+    The other processes may wait for this process, but torchrun ends them.
     """
     # NCCL's ``destroy`` waits until all that was begun is done, which it never is once a process has failed.
     abort = getattr(distributed_c10d, "_abort_process_group", dist.destroy_process_group)

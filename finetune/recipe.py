@@ -36,9 +36,9 @@ class Schedule(StrEnum):
 class Select(StrEnum):
     """The rule that chooses the final checkpoint.
 
-    The result is the checkpoint with the best validation loss of held-in users (Kandpal et al.), the last checkpoint,
-    or the checkpoint with the best loss of separate public users. A user-level guarantee holds only with the last two
-    rules (docs/theory.md#rules-of-a-private-step).
+    The result is the checkpoint with the best validation loss of members (Kandpal et al.), the last checkpoint, or the
+    checkpoint with the best loss of separate public users. A user-level guarantee holds only with the last two rules
+    (docs/theory.md#rules-of-a-private-step).
     """
 
     BEST = "best"
@@ -63,7 +63,7 @@ class TrackerName(StrEnum):
 
 
 class Truncate(StrEnum):
-    """The rule for the place where a record longer than a sequence is cut."""
+    """The rule for cutting a record that is longer than a sequence."""
 
     TURNS = "turns"
     TOKENS = "tokens"
@@ -115,7 +115,7 @@ class Lora:
 
     @property
     def picks(self) -> bool:
-        """Whether the layers are still to be picked."""
+        """Whether heldin still has to pick the layers."""
         return self.targets == AUTO
 
     def __repr__(self) -> str:
@@ -186,7 +186,8 @@ class Recipe:
     label_smoothing: Annotated[float, Field(ge=0, lt=0.5)] = field(default=0.0, repr=False)
     """Share of preference pairs in which dpo assumes that the two answers are swapped."""
     evaluations: Few = 10
-    """Number of evaluations, which measure losses and AUROC at evenly spaced steps; the last is after the last step."""
+    """Number of evaluations, which measure losses and AUROC at evenly spaced steps; the last evaluation is after the
+    last step."""
     checkpoint_every: Count = 200
     """Number of steps between resumable checkpoints."""
     select: Select = Select.BEST
@@ -195,8 +196,8 @@ class Recipe:
     or last.
     """
     patience: Count | None = None
-    """Number of evaluations in a row without a lower validation loss after which training stops; null: training never
-    stops early.
+    """Training stops after this many evaluations in a row without a lower validation loss; null: training never stops
+    early.
     """
     group_by_length: bool = True
     """Whether batches contain records of similar length, which saves padding. The order of the batches is random."""
@@ -279,6 +280,7 @@ class Recipe:
                 return self.learning_rate
 
     def evaluation_steps(self, steps: int) -> list[int]:
-        """Return the numbers of completed steps after which the model is evaluated. The last number is ``steps``."""
+        """Return the numbers of completed steps after which heldin evaluates the model. The last number is
+        ``steps``."""
         times = min(self.evaluations, steps)
         return sorted({round(steps * (i + 1) / times) for i in range(times)})

@@ -1,4 +1,4 @@
-"""The units that a mechanism samples, as arrays. 100 million records that are units take less than a gigabyte.
+"""The units that a mechanism samples, as arrays. If the units are records, 100 million units take less than a gigabyte.
 
 Only the units that a step draws become Python objects.
 """
@@ -74,7 +74,7 @@ class Units(MadeSequence[SampledUnit]):
 
     @classmethod
     def of(cls, units: Sequence[SampledUnit]) -> "Units":
-        """Make arrays from units. The numbers of gradient canaries are dropped."""
+        """Make arrays from units. The result has no numbers of gradient canaries."""
         rows = [row for unit in units for row in unit.rows]
         ends = np.cumsum([len(unit.rows) for unit in units], dtype=np.int64)
         return cls([unit.name for unit in units], np.array(rows, dtype=np.int64), ends)

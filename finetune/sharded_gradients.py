@@ -1,9 +1,11 @@
-"""The gradients of a model that is spread over processes. Each unit is clipped whole, and each shard has its noise.
+"""The gradients of a model that is spread over processes. heldin clips each unit as a whole, and adds noise to each
+shard.
 
 A shard group processes one unit at a time, and its processes divide the unit's records among themselves. Each
 parameter's gradient is summed over the processes in float32, and stays in shards. The norm needs one number from each
-process, and the clipped shard is added to the sum. Several groups divide the units among themselves, and sum once per
-step. So each unit is clipped whole even if several processes have its records, and noise is drawn for each shard.
+process, and the clipped shard is added to the sum. Several groups divide the units among themselves, and compute one
+joint sum per step. So heldin clips each unit as a whole even if several processes have its records, and draws noise for
+each shard.
 """
 
 import math

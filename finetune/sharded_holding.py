@@ -154,7 +154,7 @@ def _file(member: int) -> str:
 
 
 def _own(tensor: torch.Tensor) -> torch.Tensor:
-    """Return this process's shard, or the whole tensor if it is not spread, in main memory."""
+    """Return this process's shard (the whole tensor for a tensor that is not spread), in main memory."""
     part = tensor.to_local() if isinstance(tensor, DTensor) else tensor
     return part.detach().to("cpu").contiguous()
 

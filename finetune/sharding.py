@@ -55,11 +55,11 @@ class Spread:
         return int(self.mesh[_SHARDS].size())
 
     def over_members(self, tensors: Sequence[torch.Tensor]) -> None:
-        """Replace each tensor by its sum over this process's shard group."""
+        """Replace each tensor with its sum over this process's shard group."""
         in_buckets(tensors, self.mesh.get_group(_SHARDS))
 
     def over_replicas(self, tensors: Sequence[torch.Tensor]) -> None:
-        """Replace each tensor by its sum over the processes that hold the same shard."""
+        """Replace each tensor with its sum over the processes that hold the same shard."""
         if self.replicas > 1:
             in_buckets(tensors, self.mesh.get_group(_REPLICAS))
 
@@ -97,7 +97,7 @@ def spread(model: PreTrainedModel, recipe: Recipe, device: torch.device | None =
             "finetune.lora trains few weights" if recipe.lora else "the optimizer Adafactor looks at whole matrices"
         )
         raise InputError(
-            f"{obstacle}, but finetune.shard needs a model that is trained whole, element by element: leave"
+            f"{obstacle}, but finetune.shard needs a training that updates all weights element by element: leave"
             " finetune.shard out"
         )
     if number := next((name for name, p in model.named_parameters() if p.dim() == 0), None):

@@ -73,7 +73,7 @@ class TokenStore(Sequence[Tokens]):
     def __init__(self, folder: Path) -> None:
         about = read_json(folder / _ABOUT)
         if not isinstance(about["digest"], str) or about["type"] not in _TYPES:
-            raise ValueError("its digest or its type is wrong")
+            raise ValueError("the digest or the type is wrong")
         self.digest: str = about["digest"]
         self._ends = np.memmap(folder / _ENDS, dtype=np.int64, mode="r")
         self._ids = np.memmap(folder / _IDS, dtype=about["type"], mode="r")
@@ -85,9 +85,9 @@ class TokenStore(Sequence[Tokens]):
         self._counted = np.memmap(folder / _COUNTED, dtype=np.bool_, mode="r") if masked else None
         sizes = {len(self._ids), len(self._ids if self._counted is None else self._counted)}
         if len(self._ends) != about["records"] or sizes != {int(self._ends[-1])} or masked != about["masked"]:
-            raise ValueError("its files do not have the sizes that it states")
+            raise ValueError("the files do not have the stated sizes")
         if self._seconds is not None and len(self._seconds) != len(self._ends):
-            raise ValueError("its files do not have the sizes that it states")
+            raise ValueError("the files do not have the stated sizes")
         self.bearing = self.lengths
         if self._counted is not None:
             totals = np.concatenate([[0], np.cumsum(self._counted, dtype=np.int64)])
@@ -141,15 +141,15 @@ def token_store(
         try:
             kept, tokens = read_json(folder / _ABOUT)["of"], TokenStore(folder)
             if verify and state_of(folder) is not State.WHOLE:
-                raise ValueError("its files differ from the files that heldin wrote")
+                raise ValueError("the files differ from the files that heldin wrote")
         except (OSError, ValueError, KeyError, TypeError, IndexError) as error:
             raise InputError(
                 f"the tokens in '{folder}' are damaged: remove this folder, and heldin makes the tokens again"
             ) from error
         if kept != origin:
             raise InputError(
-                f"'{folder}' has the tokens of other records, another tokenizer or another finetune.sequence_length:"
-                " use a new run folder"
+                f"'{folder}' has the tokens of other records, of another tokenizer or of another"
+                " finetune.sequence_length: use a new run folder"
             )
         return tokens
     kind = np.dtype(_TYPES[vocabulary > 2**16])

@@ -335,7 +335,7 @@ def discard_model(final: Path, recipe: Recipe, say: Callable[[str], object]) -> 
             f"'{final}' is damaged or was changed, and there is no other copy of the best model: restore '{final}',"
             " or start a new run folder"
         )
-    say(f"'{final}' is damaged or was changed: heldin makes the model again from the last checkpoint")
+    say(f"'{final}' is damaged or was changed, so heldin makes the model again from the last checkpoint")
     wait_for_all()
     if rank() == 0:
         shutil.rmtree(final)
@@ -356,8 +356,8 @@ def _settle_memory(passes: Passes, device: torch.device) -> None:
 
 def _diverged(quantity: str, step: int, folder: Path) -> ResumableError:
     return ResumableError(
-        f"training stopped, because the {quantity} became NaN or infinite at step {step}; lower"
-        f" finetune.learning_rate, and use a new run folder (the last good checkpoint is kept in '{folder}')"
+        f"training stopped, because the {quantity} became NaN or infinite at step {step}: lower"
+        f" finetune.learning_rate, and use a new run folder (the last good checkpoint is in '{folder}')"
     )
 
 

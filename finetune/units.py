@@ -197,7 +197,7 @@ def plan_private_training(
             " selection"
         )
     if mechanism.two_level is not None and records.named is None:
-        raise InputError("two-level sampling needs the entities that each record names")
+        raise InputError("two-level sampling needs the entities that each record names: give entities")
     # Coins are keyed by name: two records of one name would be sampled together.
     require_unique(records.ids)
     units = _units(mechanism, key, records, exactly=exactly)
@@ -206,8 +206,8 @@ def plan_private_training(
     # may name, and all others are more.
     if two_level and population and two_level.holders == population - 1 < len(units) - 1:
         raise InputError(
-            f"the corpus has {len(units)} users, more than the population {population} of the plan, whose epsilon is"
-            f" for an entity that at most {population - 1} others name. Raise population, or state holders"
+            f"the corpus has {len(units)} users, but the plan's epsilon is for population {population}, where at"
+            f" most {population - 1} other users name an entity. Raise population, or state holders"
         )
     return PrivateTraining(mechanism, key, units, records, noise, micro_records, chunk)
 

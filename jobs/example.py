@@ -1,6 +1,6 @@
 """Write the built-in corpus as files that every command can read: texts, groups, scores, configs, models.
 
-All files, including the coins, follow from a public seed. They are an example, and audit no real person.
+All files, including the coins, follow from a public seed. The files are an example, and audit no real person.
 """
 
 import json
@@ -67,7 +67,7 @@ def write_example(
     Args:
         users: number of users; every second user is public.
         seed: seed of texts, coins and scores; equal seeds give equal files.
-        models: whether to train a base model on the public users and a model on the held-in users (about two minutes).
+        models: whether to train a base model on the public users and a model on the members (about two minutes).
         rows: type of the rows.
 
     Raises:

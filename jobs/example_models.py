@@ -32,7 +32,7 @@ def train_models(
     reporter: Reporter,
     rows: MadeUpRows,
 ) -> None:
-    """Train ``folder``/base on public users only, and fine-tune it on the members' texts as ``folder``/model.
+    """Train ``folder``/base on public users only. Fine-tune this model on the members' texts as ``folder``/model.
 
     Args:
         public: records of public users.

@@ -1,8 +1,8 @@
 """The files of a run that may be released: the trained model, with its plan as a label.
 
 heldin refuses to export if weights, tokenizer, record, config and plan do not agree, because an epsilon on the wrong
-weights is worse than none. The exported plan lists the hash of every file, so anyone who receives the folder can check
-it.
+weights is worse than no epsilon. The exported plan lists the hash of every file, so anyone who receives the folder can
+check the files.
 """
 
 import json
@@ -48,7 +48,7 @@ PLAN, CARD, ADAPTER_CONFIG = "plan.json", "README.md", "adapter_config.json"
 def export_run(run: Path, to: Path) -> list[str]:
     """Write model, adapter, model card and public plan of a finished run to ``to``; return the names of the files.
 
-    Record, scores, ledger and report are not exported: they contain exact statistics about private users.
+    heldin does not export record, scores, ledger and report, because they contain exact statistics about private users.
 
     Raises:
         InputError: ``run`` is not a finished run, its plan is damaged, or ``to`` is not empty; the plan does not match
@@ -108,15 +108,11 @@ def verify_exported(folder: Path) -> str:
         file = folder / name
         # No path, or a strange plan could have files outside of the folder read and compared.
         if not is_within(name):
-            raise InputError(
-                f"'{folder / PLAN}' lists {name!r}, which is not a file of this folder: do not use the folder"
-            )
+            raise InputError(f"'{folder / PLAN}' lists {name!r}, a path outside this folder: do not use the folder")
         if not file.is_file():
-            raise InputError(f"'{file}' is missing, though plan.json lists it: fetch the folder again")
+            raise InputError(f"plan.json lists '{file}', but this file is missing: fetch the folder again")
         if file_sha256(file) != stated:
-            raise InputError(
-                f"'{file}' differs from the file in plan.json (its SHA-256 differs): do not use the folder"
-            )
+            raise InputError(f"the SHA-256 of '{file}' differs from the SHA-256 in plan.json: do not use the folder")
     # A further file may change what a model is: a custom tokenizer, an adapter, other weights.
     stray = next((name for name in files_in(folder) if name not in {*hashes, PLAN}), None)
     if stray is not None:
@@ -145,7 +141,7 @@ def _copy_adapter(adapter: Path, to: Path, base: str | None) -> None:
 
 
 def _public_base(record: Record) -> str | None:
-    """Return the hub name of the base model; None for a folder, whose path may reveal who made the model."""
+    """Return the hub name of the base model; None for a folder, because its path may reveal the maker of the model."""
     base = (record.config.get("model") or {}).get("base")
     return base if base and not Path(base).exists() else None
 
@@ -163,16 +159,19 @@ def _require_trained_here(run: Path, model: Path, record: Record, stated: Traini
     _, changed = compared("target", record.target, model_facts(loaded, record.target.name))
     if changed:
         raise InputError(
-            f"nothing was exported: '{model}' is not the model that this run trained and audited ({changed[0].line()})"
+            f"nothing was exported: '{model}' is not the model that this run trained and audited"
+            f" ({changed[0].line()}). Restore the model"
         )
     if config.defense.measured_clip is not None:
         raise InputError(
-            f"nothing was exported: '{run / PLAN}' states a clip norm that was measured on users' gradients, which"
-            " the export would publish. Set defense.clip_norm, and train again"
+            f"nothing was exported: '{run / PLAN}' states a clip norm that was measured on users' gradients, and"
+            " the export would publish this norm. Set defense.clip_norm, and train again"
         )
     # ``configured_mechanism`` takes a measured clip norm from the plan: no config names it.
     if configured_mechanism(config, plan, config.finetune.steps(stated.records)) != plan:
-        raise InputError(f"nothing was exported: '{run / PLAN}' differs from the plan of config.yaml. Restore it")
+        raise InputError(
+            f"nothing was exported: '{run / PLAN}' differs from the plan of config.yaml. Restore this file"
+        )
     # Plan and config may have been changed together: the keyed hash that training left cannot be made to fit.
     require_trained_under(run, plan)
     require_model_of_training(run)
@@ -207,7 +206,7 @@ _NOT_STATED = "[More Information Needed]"  # of the template of Hugging Face, wh
 
 
 def _declared(record: Record) -> str:
-    """Return a sentence that names who declares the guarantee; "" if heldin itself computed it."""
+    """Return a sentence that names the package behind the guarantee; "" if heldin computed the guarantee itself."""
     training = record.training
     if training is None or training.epsilon is None or training.declared_by is None:
         return ""
@@ -294,8 +293,10 @@ def _card(record: Record, plan: Mechanism) -> str:
         "The guarantee limits how much the model depends on the texts of any one protected unit. A smaller epsilon"
         " protects more. It does not make the model anonymous."
         if private
-        else "Nothing limits what the model reveals about single people. Anyone who has it may be able to tell whose"
-        " texts trained it, or to make it repeat some of them."
+        else (
+            "Nothing limits how much the model reveals about single people. Anyone who has the model may be able"
+            " to find out whose texts trained the model, or may extract some of these texts."
+        )
     )
     label = promise.label
     earlier = str(record.training.earlier_stated).strip() if record.training else ""

@@ -1,6 +1,6 @@
 """Remove the secrets of a finished run, audit or sweep: keys, ledgers, scores, weights. Results remain readable.
 
-heldin deletes only files with its own names, in folders whose content it wrote, and never follows links.
+heldin deletes only files with its own names, in folders with content that heldin wrote, and never follows links.
 """
 
 import json
@@ -64,7 +64,7 @@ class Purged:
     Attributes:
         folders: the folder; for a sweep, also its tuning folders and the folders of its cells.
         removed: files and folders to remove, as paths relative to the folder.
-        kept: files that heldin wrote and does not remove.
+        kept: files that heldin wrote and keeps.
         others: files that heldin did not write, and does not remove.
         unverifiable: results that can no longer be verified.
     """
@@ -117,8 +117,8 @@ def _lost_with(gone: Collection[str]) -> tuple[str, ...]:
 
 
 def purge(folder: Path, keep: Collection[str]) -> Purged:
-    """Remove the secrets of each folder in turn, and mark the folder as purged. After a kill, call it again to
-    continue.
+    """Remove the secrets of each folder in turn, and mark the folder as purged. After a kill, call this function again
+    to continue.
 
     ``purge`` unlinks files; backups, snapshots and a disk's erased blocks may still contain them.
 
@@ -129,7 +129,7 @@ def purge(folder: Path, keep: Collection[str]) -> Purged:
     with one_process_at_a_time(folder):
         for place in plan.folders:
             if place != folder and is_held(place):
-                raise InputError(f"a process is working on '{place}': wait for this process, or stop it")
+                raise InputError(f"a process is working on '{place}': wait for this process, or stop this process")
         now = datetime.now(UTC).isoformat(timespec="seconds")
         for place in plan.folders:
             # First: a folder with a part of its secrets is no folder to go on with.
@@ -197,7 +197,7 @@ def _is_of_trainings(folder: Path) -> bool:
 
 
 def _content(path: Path) -> dict[str, object]:
-    """Return the JSON object in a file; empty if the file contains none."""
+    """Return the JSON object in a file; empty if the file contains no object."""
     try:
         content = read_json(path)
     except (OSError, ValueError):
@@ -206,7 +206,7 @@ def _content(path: Path) -> dict[str, object]:
 
 
 def _removed(folder: Path, keep: Collection[str]) -> Iterator[Path]:
-    """Yield the paths to remove, secrets first. They include temporary files of killed processes."""
+    """Yield the paths to remove, secrets first. The paths include temporary files of killed processes."""
     trainings = _OF_TRAININGS if _is_of_trainings(folder) else ()
     batch = _OF_SWEEPS if _is_sweep(folder) or _is_sweep(folder / TUNING) else ()
     planted = _OF_PLANTED if _is_planted(folder) else ()

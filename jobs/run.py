@@ -72,8 +72,8 @@ def run(config: RunConfig, out: Path, reporter: Reporter, *, command: str) -> Re
         config: config of the run; the same as in an earlier, unfinished run in ``out``.
 
     Returns:
-        The record. None if a filter halted training (this is a result, without a model). None also in all processes but
-        the first.
+        The record. None if a filter halted training (this is a result, without a model). None also in all processes
+        except the first.
 
     Raises:
         InputError: ``out`` contains a run of another config, another process works in it, or the input is unusable.
@@ -97,8 +97,8 @@ def run(config: RunConfig, out: Path, reporter: Reporter, *, command: str) -> Re
                 return None
         if trained.result.halted:
             reporter.say(
-                f"halted after {trained.result.steps} steps, because the users' gradients are not within tau of each"
-                " other. This is a result, and no model is released"
+                f"halted after {trained.result.steps} steps, because the users' gradients are not within tau of"
+                " each other. This is a result; heldin releases no model"
             )
             return None
         body = _body(config, trained, MeasureFolder(out, reporter, timed=taken.timed))
@@ -120,10 +120,10 @@ class _Trained:
     Attributes:
         data: corpus and ledger.
         mechanism: mechanism of the training.
-        fixed: choices that were fixed before any score.
+        fixed: choices that were fixed before heldin saw any score.
         base_name: hub name or folder of the model with which training began.
-        norms: gradient norms of canary users at the base model; None without canary users, and in all processes but the
-            first.
+        norms: gradient norms of canary users at the base model; None without canary users, and in all processes except
+            the first.
     """
 
     data: RunData
@@ -217,7 +217,7 @@ def run_again(folder: Path, reporter: Reporter) -> Body:
     if plan != mechanism:
         changed = [name for name in Mechanism.model_fields if getattr(plan, name) != getattr(mechanism, name)]
         raise InputError(
-            f"'{folder / 'plan.json'}' differs from the plan of config.yaml ({', '.join(changed)}): restore it"
+            f"'{folder / 'plan.json'}' differs from the plan of config.yaml ({', '.join(changed)}): restore this file"
         )
     require_trained_under(folder, plan)
     require_model_of_training(folder)
@@ -226,9 +226,9 @@ def run_again(folder: Path, reporter: Reporter) -> Body:
         recorded = read_record(folder / "record.json", checked=False).reference.fingerprint
         if fingerprint_in(base_name, None, config.attack.precision) != recorded:
             raise InputError(
-                f"'{folder}': the base model in '{base_name}' differs from the record's base model, since"
-                " pre-training on another machine can change last digits. Copy that folder from the cache of the"
-                " machine that made the run"
+                f"'{folder}': the base model in '{base_name}' differs from the record's base model, because"
+                " pre-training on another machine can change last digits. Copy the base model's folder from the"
+                " cache of the machine that made the run"
             )
     training = finished_training(folder, config)
     trained = _Trained(data, plan, preregistered(config, data, plan), training, base_name, None)
@@ -281,7 +281,8 @@ def _body(config: RunConfig, trained: _Trained, folder: MeasureFolder) -> Body:
 
 
 def _check_adapter(config: RunConfig, trained: _Trained, models: RunModels, reporter: Reporter) -> None:
-    """Load the adapter as its users will, and check that its losses on a few records match the trained model's."""
+    """Load the adapter in the way of its users, and check that its losses on a few records match the trained
+    model's."""
     assert isinstance(models.target, LanguageModel)
     rows = trained.data.training_rows[:_RECORDS_OF_ADAPTER]
     documents = trained.data.corpus.bearing_loss(trained.data.store.documents_at(rows))
@@ -290,8 +291,8 @@ def _check_adapter(config: RunConfig, trained: _Trained, models: RunModels, repo
     base = load_language_model(trained.base_name, revision=config.model.revision, precision=precision)
     apart = require_losses_of(models.target, trained.result.folder / ADAPTER, base, texts, precision)
     reporter.say(
-        f"adapter: on its base, its losses on {counted(len(texts), 'record')} match the losses of the trained"
-        f" model, to {apart:.1g} nats per token"
+        "adapter: on its base model, the adapter has the losses of the trained model on"
+        f" {counted(len(texts), 'record')}, to {apart:.1g} nats per token"
     )
 
 
@@ -299,7 +300,7 @@ def _models(config: RunConfig, trained: _Trained) -> RunModels:
     """Load the measured models from disk: training changed the base model in memory, and scores must use released
     files.
 
-    The primary reference is the model before fine-tuning, unless the config names another.
+    The primary reference is the model before fine-tuning, unless the config names another model.
     """
     name = trained.base_name
     target, reference = target_and_reference(config, trained.result.folder, name)

@@ -28,7 +28,7 @@ class UserScore:
 
     Attributes:
         score: score of the primary attack; a higher score means that the user is more likely a member.
-        member: whether the user is held in.
+        member: whether the user is a member.
     """
 
     user: str
@@ -58,7 +58,7 @@ def leading_scores(folder: Path) -> list[UserScore]:
 
 @dataclass(frozen=True)
 class ScoredMember:
-    """A member in an audit, of whom heldin knows only the score; its fields are also fields of ``Exposed``."""
+    """A member in an audit; heldin knows only the member's score. The fields are also fields of ``Exposed``."""
 
     user: str
     score: float
@@ -68,8 +68,8 @@ class ScoredMember:
 def exposed_members(folder: Path) -> Sequence[Exposed | ScoredMember]:
     """Return the members of a run or an audit, most exposed first; empty if no real user was audited.
 
-    The members of a run are listed in a table that only its owner can read. An audit stores no membership, so this
-    function reads its two files again.
+    For a run, a table that only its owner can read lists the members. An audit stores no membership, so this function
+    reads the audit's two files again.
 
     Raises:
         InputError: ``leading_scores`` raises, or the table is missing or was changed.
@@ -148,7 +148,7 @@ def _membership(folder: Path, record: Record) -> dict[str, bool]:
         raise InputError(f"'{folder}' has no ledger, so members are unknown: {remedy_of_ledger(folder / 'ledger')}")
     # Another set may have been planted where this one was.
     if record.kind == "planted" and ledger.commitment() != record.split.ledger_commitment:
-        raise InputError(f"'{folder}' has another ledger than the ledger of this audit: restore the ledger")
+        raise InputError(f"the ledger in '{folder}' is not the ledger of this audit: restore the ledger")
     if record.split.audited == "canaries":
         return ledger.membership()
     # Canary users are made to be found: among real users they would raise the bounds about those.

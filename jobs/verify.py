@@ -1,7 +1,7 @@
 """Recompute every number of a record from scores, ledger and plan, and report the differences.
 
-No model runs. heldin trusts the scores if their models and texts match the record's. It compares the loss curves, which
-only training could reproduce, with the checkpoint's own log.
+No model runs. heldin trusts the scores if their models and texts match the models and texts of the record. Only
+training could reproduce the loss curves, so heldin compares them with the checkpoint's log.
 """
 
 import importlib
@@ -45,7 +45,7 @@ class Verification:
     Attributes:
         by_digest: files whose digest is unchanged.
         changed: files that have changed or are missing.
-        not_checked: all other files; they were not compared.
+        not_checked: all other files, which heldin did not compare.
         not_recomputed: descriptions of the results that heldin did not recompute.
     """
 

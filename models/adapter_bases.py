@@ -1,4 +1,5 @@
-"""Inspect the folder of an adapter without loading it: whether it is an adapter, and on which model it was trained."""
+"""Inspect a folder without loading a model: does it contain an adapter, and which base model was the adapter trained
+on?"""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,7 +26,7 @@ class AdapterBase:
     Attributes:
         name: folder or hub name of the base model.
         revision: branch, tag or commit of the base model on the hub.
-        named: name of the base in the adapter's config, if the user replaced it by ``name``.
+        named: name of the base in the adapter's config, if the user replaced this base with ``name``.
         beside: names of other adapters and model files in the adapter's folder; heldin loads none of them.
     """
 
@@ -52,7 +53,7 @@ def base_of(folder: Path, adapter_base: str | None = None) -> AdapterBase:
         if base.resolve() in seen:
             raise InputError(
                 f"'{folder}/adapter_config.json': base_model_name_or_path leads through adapters back to '{base}'."
-                " Set it to the model that the adapter was trained on"
+                " Set this key to the model that the adapter was trained on"
             )
         seen.add(base.resolve())
         base = Path(_named_base(base)[0])
@@ -76,11 +77,13 @@ def _named_base(folder: Path) -> tuple[str, str | None]:
     try:
         content = read_json(file)
     except (OSError, ValueError) as error:
-        raise InputError(f"'{file}' is damaged: {first_sentence(error)}") from error
+        raise InputError(f"'{file}' is damaged ({first_sentence(error)}): copy the file again") from error
     name, revision = (content.get(key) if isinstance(content, dict) else None for key in _BASE_KEYS)
     # PEFT writes null for a model that was made and not loaded.
     if not (isinstance(name, str) and name.strip()):
-        raise InputError(f"'{file}' has no base model: set base_model_name_or_path to the folder or hub name of one")
+        raise InputError(
+            f"'{file}' has no base model: set base_model_name_or_path to the folder or hub name of the base model"
+        )
     if not isinstance(revision, str | None):
         raise InputError(f"'{file}': revision is {revision!r}. Give the name of a branch, tag or commit, or null")
     return name, revision
@@ -93,11 +96,12 @@ def require_adapter_of_weights(folder: Path) -> None:
     if not (folder / "adapter_model.safetensors").is_file():
         pickled = next((path.name for path in folder.iterdir() if path.suffix in PICKLES), None)
         hint = (
-            f"; '{pickled}' is pickled, which can run code when loaded: if you trust it, load it with peft and call"
-            " save_pretrained(folder)"
+            f". The pickle '{pickled}' can run code when loaded: if you trust this file, load the adapter with peft"
+            " and call save_pretrained(folder)"
         )
         raise InputError(
-            f"'{folder}' has an adapter_config.json but no adapter_model.safetensors{hint if pickled else ''}"
+            f"'{folder}' has an adapter_config.json but no"
+            f" adapter_model.safetensors{hint if pickled else ': copy the complete folder, or save the adapter again'}"
         )
     with reading(str(folder), f"cannot read '{folder / 'adapter_config.json'}'"):
         config = PeftConfig.from_pretrained(str(folder))
@@ -109,9 +113,9 @@ def require_adapter_of_weights(folder: Path) -> None:
         )
     if config.peft_type.value in _MIXTURES:
         raise InputError(
-            f"'{folder / 'adapter_config.json'}': peft_type {config.peft_type.value} mixes adapters by the whole text"
-            " or by a task's number. A token's probability then depends on more than the tokens before it: audit one"
-            " adapter"
+            f"'{folder / 'adapter_config.json'}': peft_type {config.peft_type.value} mixes adapters by the whole"
+            " text or by a task's number. A token's probability then depends on more than the earlier tokens:"
+            " audit one adapter"
         )
 
 

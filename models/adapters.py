@@ -2,8 +2,8 @@
 
 In float32, heldin merges an adapter with its base if the base is not needed too. An adapter and its base can also share
 one copy of the base's weights: the base is then the model with its adapter off. This works only if switching off the
-adapter restores the base. It does not if, for example, the adapter has trained biases, which overwrite the base's
-biases.
+adapter restores the base. An adapter with trained biases, for example, overwrites the base's biases, so switching off
+does not restore the base.
 
 An adapter's file must contain exactly the tensors that its config implies. If a tensor is missing, PEFT only warns and
 keeps random initial values, so the adapter scores like its base.
@@ -63,8 +63,8 @@ def on_base(base: LanguageModel, folder: Path) -> tuple[Any, PreTrainedTokenizer
 
 
 def load_adapter(folder: Path, at: AdapterBase, base: LanguageModel, precision: ScoringPrecision) -> LanguageModel:
-    """Load the adapter in a folder on its base, which changes the base's layers. Raises InputError as ``on_base``
-    does."""
+    """Load the adapter in a folder on its base. This changes the base's layers. Raises InputError for the same reasons
+    as ``on_base``."""
     adapted, tokenizer = on_base(base, folder)
     # Merged in float32, so that a forward pass costs what the base model's does. Coarser weights would round away what
     # the adapter adds: there it stays beside them.
@@ -113,7 +113,7 @@ def check_adapter_keys(adapted: Any, folder: Path) -> None:
 
     Args:
         adapted: the PeftModel into which the folder was loaded.
-        folder: contains ``adapter_model.safetensors``.
+        folder: folder that contains ``adapter_model.safetensors``.
 
     Raises:
         InputError: keys are missing or unexpected; the message has the number and the first key of each type.
@@ -143,7 +143,7 @@ def check_adapter_keys(adapted: Any, folder: Path) -> None:
 
 
 def _as_saved(key: str) -> str:
-    """Return a tensor's key without the name that the adapter has in memory."""
+    """Return a tensor's key without the adapter's name in memory."""
     return key.replace(".default.", ".").removesuffix(".default")
 
 

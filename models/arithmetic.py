@@ -23,8 +23,8 @@ from heldin.models.stored import DTYPES, Stored
 
 @contextlib.contextmanager
 def true_float32() -> Iterator[None]:
-    """Compute products of float32 matrices in float32, whatever the environment set (TF32, bf16), and restore the
-    setting.
+    """Compute products of float32 matrices in float32 within this block, and restore the environment's setting (TF32,
+    bf16) afterwards.
 
     TF32 rounds a norm and a sum of the same gradients differently, by 1e-3, so a clipped contribution could exceed the
     clip norm. Scores under one cache key would also differ.
@@ -52,9 +52,9 @@ _FLOATS: dict[str, ScoringPrecision] = {"F32": "fp32", "BF16": "bf16", "F16": "f
 
 
 def stored_in(files: Sequence[Path], config: Any, name: str) -> Stored:
-    """Return how weights are stored, read from the headers of their files.
+    """Return how weights are stored, according to the headers of the weight files.
 
-    Raises InputError if the files do not have the stated format, or this machine cannot load it.
+    Raises InputError if the files do not have the stated format, or this machine cannot load this format.
     """
     numbers, packed = Counter[str](), False
     for file in files:
@@ -85,7 +85,7 @@ def loading_options(
         precision: bf16 and fp16 take half the bytes of fp32. int8 (LLM.int8, arXiv 2208.07339) and nf4 (QLoRA, arXiv
             2305.14314) are formats of bitsandbytes that keep all but the matrices of linear layers in bfloat16.
         device: device for the model; None: spread the model over all GPUs, and main memory for the rest.
-        stored: how the weights are stored; None: as plain numbers.
+        stored: how the files store the weights; None: as plain numbers.
 
     Raises:
         InputError: bitsandbytes is not installed, the GPU has no bfloat16 arithmetic, or the stored weights are

@@ -3,7 +3,7 @@
 transformers has only an eager form and FlashAttention for GPT-Neo.
 
 GPT-Neo does not scale its logits, and half of its layers have a local window. transformers deliberately computes the
-logits in float32, which autocast undoes: in bfloat16 a logit of 300 is off by up to 1. Here the operands keep their
+logits in float32, but autocast undoes this: in bfloat16 a logit of 300 is off by up to 1. Here the operands keep their
 type, and torch's kernels compute logits and softmax in float32. These kernels never store the L x L weights of a layer.
 
 On a CPU in float32, transformers' own form runs, so results there do not change.
@@ -15,7 +15,7 @@ If the vocabulary size is not a multiple of ``ALIGNED``, rows of logits start at
 slow kernels. In half precision the head's weights get rows of zeros, and the extra logits are cut off.
 
 In half precision, a local layer uses FlashAttention with a window if there is no padding and no dropout. If no text is
-longer than the window, the layer is a global one.
+longer than the window, the layer computes global attention.
 
 heldin packs no texts. Without a padding mask, transformers tests whether a row contains several texts, and the test
 waits until the GPU has finished all its work. ``unpacked`` skips the test.
@@ -41,7 +41,8 @@ ALIGNED = 64  # numbers of a row of logits; at least 8 of half precision are 16 
 
 
 def use_exact_attention(model: PreTrainedModel) -> None:
-    """Replace GPT-Neo's attention, tanh-GELU and the head by the forms in the module docstring, if the model has them.
+    """Replace GPT-Neo's attention, tanh-GELU and head with the forms in the module docstring, if the model has these
+    layers.
 
     After this call, torch does not use cuDNN's attention in this process.
     """
@@ -188,8 +189,8 @@ def unscaled_attention(
 
     Args:
         operands: query (B, heads, L, d), key and value (B, heads, K, d); the query is at the last L of K positions.
-        window: boolean mask of the positions that each position may see, at least (1, 1, K, K); None: itself and all
-            earlier positions.
+        window: boolean mask of the positions that each position may see, at least (1, 1, K, K); None: each position
+            sees itself and all earlier positions.
         mask: mask made by transformers, (B, 1, L, K): boolean, or 0 at positions that may be seen; None without
             padding.
         dropout: dropout probability.

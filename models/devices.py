@@ -46,7 +46,8 @@ _PLANNED: ContextVar[Planned | None] = ContextVar("planned", default=None)
 
 
 def planned_gpu(gibibytes: float | None) -> Planned | None:
-    """Return a GPU with this much memory. If None, return this machine's GPU, or None if models run on the CPU."""
+    """Return a GPU with this much memory. If ``memory`` is None, return this machine's GPU, or None if models run on
+    the CPU."""
     if gibibytes is not None:
         return Planned("cuda", int(gibibytes * 2**30))
     if os.environ.get(DEVICE) == "cpu" or not torch.cuda.is_available():
@@ -124,7 +125,7 @@ def moved(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
 
 
 def spreads() -> bool:
-    """Return whether the environment asks for a model to be spread over all GPUs and, for the rest, main memory."""
+    """Return whether the environment asks heldin to spread a model over all GPUs, with the rest in main memory."""
     return os.environ.get(DEVICE) == SPREAD
 
 

@@ -57,7 +57,7 @@ class Load:
         tokens: number of sent tokens; for scoring, includes a token that a request may have to generate.
         counted: whether the tokenizer counted the tokens; if not, the number is an estimate.
         generated: number of generated tokens; 0 unless texts are continued.
-        about: whether the actual number may differ.
+        about: whether the actual number of tokens may differ.
     """
 
     requests: int
@@ -77,8 +77,8 @@ class EndpointModel:
         tokenizer: the model's own tokenizer; None: texts are sent as plain text.
         window: maximum number of tokens of a text in one request; None without a tokenizer.
         leads: the server's tokens for each character that heldin puts before a text; used without a tokenizer.
-        fingerprint: hash of every known setting that affects the scores: address, name, style, tokenizer, window. It
-            does not cover the weights.
+        fingerprint: hash of every known setting that affects the scores: address, name, style, tokenizer, window. The
+            hash does not cover the weights.
     """
 
     name: str
@@ -173,8 +173,8 @@ def open_endpoint_model(
         alike = False
     if not alike:
         raise InputError(
-            f"the tokenizer '{tokenizer}' is not the tokenizer of '{name}', since the server splits the same words"
-            " into other tokens: give the model's own tokenizer"
+            f"the tokenizer '{tokenizer}' is not the tokenizer of '{name}', because the server splits the same"
+            " words into other tokens: give the model's own tokenizer"
         )
     key = text_sha256(
         "endpoint", connection.endpoint.base, name, style, tokenizer_hash(loaded), str(prompt[0]), str(window)
@@ -193,14 +193,17 @@ def probe_now(model: EndpointModel) -> float:
 
 
 def prompts_of(model: EndpointModel, texts: Sequence[str]) -> list[tuple[int, str | list[int]]]:
-    """Return pairs of a text's number and a prompt, in order. A text that is cut into windows has several prompts.
+    """Return pairs of a text's number and a prompt, in order. A text in several windows has several prompts.
 
     Raises InputError for a text without tokens, or for a chat if there is no tokenizer.
     """
     # Sent whole: without the tokenizer there is no telling where to cut.
     if model.tokenizer is None or model.window is None:
         if any(isinstance(text, Framed) for text in texts):
-            raise InputError(f"chats are sent to '{model.name}' as tokens, which need its tokenizer: give --tokenizer")
+            raise InputError(
+                f"heldin sends chats to '{model.name}' as tokens, and needs the model's tokenizer for this: give"
+                " --tokenizer"
+            )
         return [(i, (BEFORE_BLANK if text[:1].isspace() else BEFORE_TEXT) + text) for i, text in enumerate(texts)]
     start = start_token(model.tokenizer, model.name)
     windows = cut_into_windows(texts, token_lists(model.tokenizer, texts), start, model.window)
@@ -225,8 +228,8 @@ def _after_lead(model: EndpointModel, echoed: Echoed, lead: str, text: int) -> S
     # Merged with the lead, the text's first token would be dropped with it: its beginning would not be scored.
     if echoed.tokens[: len(tokens)] != tokens:
         raise InputError(
-            f"the server joins text number {text + 1} with the {lead!r} before it, so the text's first token has no"
-            " probability of its own: give --tokenizer"
+            f"the server joins text number {text + 1} with the {lead!r} before it, so the first token of the text"
+            " has no separate probability: give --tokenizer"
         )
     return echoed.values[len(tokens) :]
 
@@ -260,9 +263,9 @@ def _style_of(connection: Connection, name: str, prompt: str | list[int]) -> tup
                 listed = _listed_if_asked_once(connection)
                 if name in listed:  # so that address and name are right
                     raise InputError(
-                        f"'{connection.endpoint.base}' lists the model '{name}' but has no {COMPLETIONS} (HTTP 404)."
-                        " It answers only chats, and returns no log-probabilities of a given text: give --chat to"
-                        " audit what it writes"
+                        f"'{connection.endpoint.base}' lists the model '{name}' but has no {COMPLETIONS} (HTTP"
+                        " 404). This server answers only chats, and returns no log-probabilities of a given text:"
+                        " give --chat to audit the texts that the model writes"
                     ) from error
                 raise InputError(f"{error}{_listed_instead(listed, name)}") from error
             refusals.append(f"asked for {style}: {error}")
@@ -274,9 +277,9 @@ def _style_of(connection: Connection, name: str, prompt: str | list[int]) -> tup
             refusals.append(f"asked for {style}, it returns values that are not log-probabilities")
     hint = "; with --tokenizer prompt_logprobs are tried too" if isinstance(prompt, str) else ""
     raise NoPromptLogprobs(
-        f"'{connection.endpoint.base}' returns no log-probabilities of a prompt for model '{name}', which an audit"
-        f" needs ({'; '.join(refusals)}{hint}). Serve the model with completions that accept echo with logprobs, or"
-        " prompt_logprobs as in vLLM"
+        f"'{connection.endpoint.base}' returns no log-probabilities of a prompt for model '{name}', but an audit"
+        f" needs these numbers ({'; '.join(refusals)}{hint}). Serve the model with completions that accept echo"
+        " with logprobs, or prompt_logprobs as in vLLM"
     )
 
 
@@ -346,7 +349,10 @@ def _listed_instead(listed: Mapping[str, object], name: str) -> str:
         return ""
     near = difflib.get_close_matches(name, listed, n=1)
     some = near or sorted(listed)[:3]
-    return f"; its list has no '{name}', but {' and '.join(map(repr, some))}{' and others' * (len(listed) > len(some))}"
+    return (
+        f"; the server's list has no '{name}', but"
+        f" {' and '.join(map(repr, some))}{' and others' * (len(listed) > len(some))}"
+    )
 
 
 def tokenizer_hash(tokenizer: PreTrainedTokenizerBase) -> str:

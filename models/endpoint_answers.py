@@ -53,7 +53,7 @@ def request_body(style: Style, model: str, prompt: str | Sequence[int]) -> dict[
 
 
 def values_of_tokens(answer: Mapping[str, Any], style: Style, prompt: Sequence[int]) -> Sequence[object]:
-    """Return the values of ``prompt[1:]``, without a check of each value.
+    """Return the log-probabilities of ``prompt[1:]``, without a check of each value.
 
     Raises NoLogprobs unless the answer has a value for each of these tokens.
     """
@@ -138,7 +138,8 @@ def _stated_count(answer: Mapping[str, Any]) -> int | None:
 
 
 def _prompt_part(choice: Mapping[str, Any], style: Style, count: int | None) -> Echoed:
-    """Return the prompt's tokens and values, without a generated token. ``count`` is the prompt's tokens, if known."""
+    """Return the prompt's tokens and values, without a generated token. ``count`` is the number of the prompt's tokens,
+    if known."""
     logprobs = choice.get("logprobs")
     if not isinstance(logprobs, dict):
         raise NoLogprobs(f"no logprobs but {_named(choice)}")

@@ -46,8 +46,8 @@ class Endpoint:
         concurrency: maximum number of requests in flight.
         timeout: seconds without data after which heldin gives up a request.
         max_tries: maximum number of tries per request, including the first.
-        first_wait: mean seconds before the second try, varied by up to half; doubles with every further try, up to a
-            minute.
+        first_wait: mean seconds before the second try, varied by up to half; the wait doubles with every further try,
+            up to a minute.
 
     Raises:
         InputError: the address is invalid or contains a secret, ``key_variable`` is the key instead of a variable's
@@ -70,8 +70,8 @@ class Endpoint:
         # Checked before any message quotes the address, which goes into records and logs.
         if url.userinfo or url.query or url.fragment:
             raise InputError(
-                "the endpoint's address contains a password, a query or a fragment, which heldin would record. Remove"
-                " this part, and give the key by the name of an environment variable"
+                "the endpoint's address contains a password, a query or a fragment, and heldin would record this"
+                " part. Remove this part, and give the key by the name of an environment variable"
             )
         if url.scheme not in ("http", "https") or not url.host:
             raise InputError(f"the endpoint's address is not a URL{self._said(repr(self.url))}")
@@ -87,7 +87,7 @@ class Endpoint:
 
     def _said(self, fault: object) -> str:
         """Return the fault and the remedy as text. Does not quote an address that may contain a password."""
-        return f"{'' if '@' in self.url else f' ({fault})'}: give one like https://host/v1"
+        return f"{'' if '@' in self.url else f' ({fault})'}: give an address such as https://host/v1"
 
     @property
     def base(self) -> str:
@@ -100,7 +100,7 @@ class Endpoint:
             return None
         key = os.environ.get(self.key_variable, "").strip()
         if not key:
-            raise InputError("the environment variable for the API key is not set: export it")
+            raise InputError("the environment variable for the API key is not set: export this variable")
         if not (key.isascii() and key.isprintable()):
             raise InputError("the API key in the environment contains characters that no key has: export the key again")
         return key
@@ -257,7 +257,8 @@ class Connection:
         if asked > LONGEST_ASKED_WAIT:
             raise ResumableError(
                 f"'{self.endpoint.base}' asks to wait {asked / 60:,.0f} minutes (HTTP"
-                f" {response.status_code}{self._quoted(response)}): run the same command after that to continue"
+                f" {response.status_code}{self._quoted(response)}): run the same command after this time to"
+                " continue"
             )
         self._pace.hold(asked)
 

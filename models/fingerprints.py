@@ -1,7 +1,7 @@
 """Hashes of everything that determines a model's output: named tensors, config and tokenizer.
 
-A training log hashes the model in memory, and an audit hashes its folder. The two hashes are equal, whatever wraps the
-model during training, and whatever form it is saved in.
+A training log hashes the model in memory, and an audit hashes its folder. The two hashes are equal, whatever wrapper
+the trainer uses, and whatever form the trainer saves the model in.
 """
 
 import hashlib
@@ -214,11 +214,13 @@ def _tensors_in(folder: Path) -> Iterator[tuple[str, torch.Tensor]]:
                 for name in file.keys():  # noqa: SIM118 - no mapping
                     yield name, file.get_tensor(name)
         except (SafetensorError, OSError) as error:
-            raise InputError(f"'{path}' cannot be read: {error}") from error
+            raise InputError(
+                f"'{path}' cannot be read ({error}): change the permissions, or copy the file again"
+            ) from error
 
 
 def _loaded(folder: Path) -> list[Path]:
-    """Return the files of the folder from which a model or an adapter is loaded."""
+    """Return the files in the folder from which heldin loads a model or an adapter."""
     if not is_adapter(folder):
         return weight_files(str(folder))
     file = folder / "adapter_model.safetensors"

@@ -2,8 +2,8 @@
 
 A bias multiplies a token's odds against every other token. heldin therefore lifts an unlisted token together with a
 listed token above all others. The difference of their log-probabilities does not change, so the listed token's value
-without a bias gives the other token's value (Morris et al. 2023, arXiv 2311.13647, section 4). A token that is listed
-without a bias needs no second request.
+without a bias gives the other token's value (Morris et al. 2023, arXiv 2311.13647, section 4). If the server lists a
+token without a bias, heldin needs no second request.
 """
 
 import math
@@ -49,7 +49,7 @@ Tops = Mapping[str, float]
 
 @dataclass(frozen=True)
 class LiftedEndpoint(EndpointModel):
-    """A model behind an endpoint; in a test, ``logit_bias`` changed the log-probabilities that it lists.
+    """A model behind an endpoint whose listed log-probabilities changed with ``logit_bias`` in a test.
 
     Attributes:
         count: number of next tokens that the server lists.

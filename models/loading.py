@@ -1,4 +1,4 @@
-"""Load a causal language model and its tokenizer safely, or report in one line why they cannot be loaded.
+"""Load a causal language model and its tokenizer safely, or report in one line why this is impossible.
 
 heldin reads weights only from safetensors, and never runs a model's own code. It loads a LoRA adapter onto its base
 model, and in float32 merges the two. For a model that also reads images or sound, it loads all weights, but scores only
@@ -74,7 +74,7 @@ class LanguageModel:
         if stated is None:
             raise InputError(
                 f"neither the config nor the tokenizer of '{self.name}' ({self.architecture}) states the context"
-                " length: give it with --set context=NUMBER"
+                " length: give the length with --set context=NUMBER"
             )
         return stated
 
@@ -127,7 +127,10 @@ def context_length(config: Any) -> int:
     """Return the context length, in tokens, of a model with this config. Raises InputError if the config lacks it."""
     stated = _stated(config)
     if stated is None:
-        raise InputError(f"the config of a {config.model_type} model does not state the context length")
+        raise InputError(
+            f"the config of a {config.model_type} model does not state the context length: add"
+            " max_position_embeddings to config.json"
+        )
     return stated
 
 
@@ -165,7 +168,7 @@ def say_how_loaded(model: object, say: Callable[[str], object]) -> None:
 
 
 def load_tokenizer(name: str, *, revision: str | None = None) -> PreTrainedTokenizerBase:
-    """Load the tokenizer of a hub name or folder. Raises InputError if it has none."""
+    """Load the tokenizer of a hub name or folder. Raises InputError if there is no tokenizer."""
     if not Path(name).is_dir():
         require_hub_name(name, "tokenizer")
         require_on_hub(name, "tokenizer", revision)
@@ -184,7 +187,7 @@ def load_tokenizer_of(name: str, adapter_base: str | None = None) -> PreTrainedT
         adapter_base: base that replaces the base in an adapter's config.
 
     Raises:
-        InputError: neither has a tokenizer.
+        InputError: neither the adapter nor the base has a tokenizer.
     """
     while is_adapter(Path(name)) and not (Path(name) / "tokenizer.json").is_file():
         name = base_of(Path(name), adapter_base).name
@@ -206,9 +209,9 @@ def check_tokenizer(tokenizer: PreTrainedTokenizerBase, name: str, *, vocabulary
     # Fewer ids than embeddings are fine: models pad their embeddings to a round number.
     if highest >= vocabulary:
         raise InputError(
-            f"the tokenizer of '{name}' does not match the model: it has token ids up to {highest}, but the model has"
-            f" {vocabulary} embeddings. Copy tokenizer.json and tokenizer_config.json from the base model into the"
-            " model's folder. Or resize the embeddings, and save model and tokenizer again"
+            f"the tokenizer of '{name}' does not match the model: the tokenizer has token ids up to {highest}, but"
+            f" the model has {vocabulary} embeddings. Copy tokenizer.json and tokenizer_config.json from the base"
+            " model into the model's folder. Or resize the embeddings, and save model and tokenizer again"
         )
 
 

@@ -151,7 +151,7 @@ def of_counted(
         scores: scores of ``texts_read``.
 
     Raises:
-        InputError: only parts of a text count, and the positions of its tokens are unknown.
+        InputError: only parts of a text count, and the positions of the text's tokens are unknown.
     """
     whole = documents
     documents = [branch for document in whole for branch in document.branches()]
@@ -248,7 +248,7 @@ def _score_batch(model: PreTrainedModel, windows: Sequence[Window], wanted: tupl
 
 
 def _on_its_way(tensor: torch.Tensor) -> Callable[[], torch.Tensor]:
-    """Start to copy a tensor to the CPU. The returned function waits for the copy, but not for later work on the
+    """Start to copy a tensor to the CPU. Return a function that waits for the copy, but not for later work on the
     GPU."""
     if tensor.device.type != "cuda":
         return lambda: tensor
@@ -295,7 +295,7 @@ def tokens_per_batch(model: PreTrainedModel) -> int:
 def batch_scores(
     model: PreTrainedModel, inputs: torch.Tensor, targets: torch.Tensor, *, moments: bool, ranks: bool
 ) -> torch.Tensor:
-    """Return the scores of a batch's tokens, (1 to 4, B L), on the model's device. Call it with gradients disabled.
+    """Return the scores of a batch's tokens, (1 to 4, B L), on the model's device. Disable gradients before the call.
 
     Args:
         inputs: token ids, (B, L).

@@ -55,14 +55,14 @@ def require_base(folder: Path, at: AdapterBase) -> None:
     except InputError as error:
         source = "--adapter-base" if at.named is not None else f"'{folder / 'adapter_config.json'}'"
         raise InputError(
-            f"{source} states the base model '{at.name}', which is not here ({error}). Give the folder of this model,"
-            " or of the same model in full precision, with --adapter-base. For a command without this option, set"
-            " base_model_name_or_path"
+            f"{source} states the base model '{at.name}', but heldin cannot find this model ({error}). Give the"
+            " folder of this model, or of the same model in full precision, with --adapter-base. For a command"
+            " without this option, set base_model_name_or_path"
         ) from error
 
 
 def read_config(name: str, revision: str | None = None) -> Any:
-    """Return a model's config. Raises InputError if it cannot be read, or if the model is an encoder-decoder."""
+    """Return a model's config. Raises InputError for an unreadable config, or an encoder-decoder."""
     with reading(name, f"cannot load model '{name}'"):
         config = AutoConfig.from_pretrained(name, revision=revision, trust_remote_code=False)
     if getattr(config, "is_encoder_decoder", False):
@@ -144,7 +144,8 @@ def require_folder_or_hub_name(name: str) -> None:
 
 
 def weight_files(name: str, revision: str | None = None) -> list[Path]:
-    """Return the files of a model's weights, downloaded from the hub if needed; empty if their names are unknown.
+    """Return the files of a model's weights, after a download from the hub if needed; empty if the file names are
+    unknown.
 
     Raises InputError if a download fails, or the list of files is damaged.
     """
@@ -171,7 +172,7 @@ def require_hub_name(name: str, kind: str = "model") -> None:
     """Raise InputError for a name that looks like a path."""
     # A hub name has at most one slash; whatever looks like a path is not sent to the hub.
     if Path(name).is_absolute() or name.startswith((".", "~")) or name.count("/") > 1:
-        raise InputError(f"no such {kind} folder: '{name}'")
+        raise InputError(f"no such {kind} folder: '{name}'. Correct the path")
 
 
 def _require_safe_weights(folder: Path) -> None:
@@ -185,8 +186,9 @@ def _require_safe_weights(folder: Path) -> None:
     pickles = [n for n in names if n.endswith(PICKLES)]
     if pickles:
         raise InputError(
-            f"'{folder}' has only pickled weights ({pickles[0]}), which can run code when loaded. If you trust these"
-            " weights, load them with transformers and call save_pretrained(folder), which writes model.safetensors"
+            f"'{folder}' has only pickled weights ({pickles[0]}), and a pickle can run code when loaded. If you"
+            " trust these weights, load them with transformers and write model.safetensors with"
+            " save_pretrained(folder)"
         )
     raise InputError(f"'{folder}' has no weights: put a model.safetensors next to config.json")
 

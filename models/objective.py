@@ -89,7 +89,7 @@ class Objective(Protocol):
         ...
 
     def losses(self, model: Callable[..., Any], batch: TokenBatch, *, once: bool = False) -> Tensor:
-        """Return for each row the loss of the record that it belongs to, (B,).
+        """Return, for each row, the loss of the row's record, (B,).
 
         A loss does not depend on other records, nor on their padding. The rows of a record are consecutive.
 

@@ -27,7 +27,7 @@ class DirectPreference:
     (conservative DPO, Mitchell 2023).
 
     Attributes:
-        beta: strength of the pull towards the reference; larger values keep the model closer to it.
+        beta: strength of the pull towards the reference; larger values keep the model closer to the reference.
         label_smoothing: assumed share of pairs with a wrong preference, at least 0 and below 0.5.
     """
 
@@ -67,7 +67,7 @@ class DirectPreference:
 
 @dataclass(frozen=True)
 class OddsRatioPreference:
-    """The loss on the chosen answer plus an odds ratio against the rejected one, without a reference (ORPO).
+    """The loss on the chosen answer plus an odds ratio against the rejected answer, without a reference (ORPO).
 
     Hong et al. 2024, arXiv 2403.07691, equations 4 to 7; likelihoods are means over an answer's counted tokens.
 
@@ -124,6 +124,6 @@ def preference_objective(name: PreferenceName, beta: float, label_smoothing: flo
         return DirectPreference(beta, label_smoothing)
     if label_smoothing:
         raise InputError(
-            f"finetune.label_smoothing is {label_smoothing}, but {name} has no label smoothing: leave it out"
+            f"finetune.label_smoothing is {label_smoothing}, but {name} has no label smoothing: leave this key out"
         )
     return OddsRatioPreference(beta)

@@ -50,7 +50,8 @@ def format_of(stated: Any, name: str, plain: Sequence[str]) -> str | None:
 def fixed_options(stored: Stored, precision: ScoringPrecision, device: torch.device | None) -> dict[str, Any]:
     """Return arguments of ``from_pretrained`` for quantised weights, which transformers loads in their stored format.
 
-    Raises InputError for a precision that differs from the weights'. fp32 is the default, and raises no error.
+    Raises InputError for a precision that differs from the precision of the weights. fp32 is the default, and raises no
+    error.
     """
     if precision not in ("fp32", stored.own):
         raise InputError(
@@ -82,11 +83,11 @@ def _require_packages(form: str, name: str) -> None:
         install, extra = " ".join(module.replace("_", "-") for module in lacking), ", in no extra of heldin"
     if lacking:
         raise InputError(
-            f"the weights of '{name}' are quantised ({form}), which needs {' and '.join(lacking)}{extra}: pip install"
+            f"the weights of '{name}' are quantised ({form}) and need {' and '.join(lacking)}{extra}: pip install"
             f" {install}, or give the same model in full precision"
         )
     if form in _NEEDS_GPU and not torch.cuda.is_available():
         raise InputError(
-            f"the weights of '{name}' are quantised ({form}), which needs a GPU, but torch finds none: give the same"
+            f"the weights of '{name}' are quantised ({form}) and need a GPU, but torch finds no GPU: give the same"
             " model in full precision"
         )

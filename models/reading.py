@@ -41,8 +41,8 @@ def text_config(config: Any) -> Any:
 def _reason(model: str, error: Exception) -> str:
     if _needs_code(model):
         return (
-            "it needs Python code of its own (auto_map in its config.json), but heldin runs no code of a model: save"
-            " it as a class of transformers"
+            "the model needs Python code from its folder (auto_map in config.json), but heldin runs no code of a"
+            " model: save the model as a class of transformers"
         )
     folder = Path(model)
     # In the order in which a model is read; a file that is no JSON at all comes first.
@@ -77,7 +77,7 @@ def _needs_code(model: str) -> bool:
 
 
 def first_sentence(error: BaseException) -> str:
-    """Return the first line of a library's message. If it only announces a reason, add the next line."""
+    """Return the first line of a library's message. If this line only announces a reason, add the next line."""
     # Messages of transformers run over many lines of advice; torch's "Error(s) in loading ...:" comes before the error.
     lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
     text = lines[0]

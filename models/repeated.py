@@ -2,13 +2,13 @@
 
 A GPU finishes a small model's pass before the host has started its kernels one by one. heldin records passes of a shape
 that occurred more than ``RECORDED`` times as a CUDA graph, which the host starts as a whole. A replay repeats the
-recorded kernels. A recording occupies memory. If memory runs out, heldin drops all recordings before it makes a pass
-smaller.
+recorded kernels. If memory runs out, heldin drops all recordings before it makes a pass smaller.
 
 Compiling takes half a minute, which pays off after ``REPEATED`` passes of one shape. A compiled layer keeps values in
 float32 that single operations round to bfloat16. Compiled losses over the vocabulary read the logits once.
 
-If compiling or recording fails, training continues without it, and reports this in one line of the log.
+If compiling or recording fails, training continues without compiling or recording, and reports this in one line of the
+log.
 """
 
 import collections

@@ -1,4 +1,5 @@
-"""Answers of a model on this machine. Processes many prefixes at once, and reads each prefix once for all its samples.
+"""Answers of a model on this machine. The model processes many prefixes at once, and reads each prefix once for all its
+samples.
 
 Each draw depends only on the seed and the prefix, not on the rest of the batch. Target and reference use the same
 random numbers, which reduces the noise in the difference of their samples.
@@ -40,13 +41,13 @@ def sampled(
         advance: called with the number of prefixes that are done.
 
     Raises:
-        InputError: prefix and continuation do not fit into the model's context, or the model cannot cache a text that
-            it has read.
+        InputError: prefix and continuation do not fit into the model's context, or the model cannot cache the tokens
+            that it has read.
     """
     if lm.context <= asked.tokens + 1:
         raise InputError(
-            f"attack.sampling.tokens is {asked.tokens}, but the context of '{lm.name}' has {lm.context} tokens, which"
-            " leaves no room for the beginning of a text: lower attack.sampling.tokens"
+            f"attack.sampling.tokens is {asked.tokens}, but the context of '{lm.name}' has {lm.context} tokens, so"
+            " the beginning of a text has no room: lower attack.sampling.tokens"
         )
     keys = [request_key(prefix, asked, "samples", without=("likeliest",)) for prefix in prefixes]
 
@@ -138,7 +139,7 @@ class AskedAsChat:
 
 
 def asked_as_chat(lm: LanguageModel, prompt: str, *, goes_on: bool) -> AskedAsChat:
-    """Return the model in the form that answers chats. Raises InputError if it has no chat template."""
+    """Return the model in the form that answers chats. Raises InputError if the model has no chat template."""
     if lm.tokenizer.chat_template is None:
         raise InputError(
             f"the target answers as a chat, but the reference '{lm.name}' has no chat template, so their texts are"
@@ -179,7 +180,7 @@ def seed_of(asked: AnswerRequest, prefix: Prefix) -> int:
 
 
 def _token_ids(lm: LanguageModel, prefixes: Sequence[Prefix], room: int) -> list[list[int]]:
-    """Return the tokens of each prefix after the start token. Of a long prefix only the last tokens are kept."""
+    """Return the tokens of each prefix after the start token. For a long prefix, these are only the last tokens."""
     texts = [Framed(prefix.text) if prefix.framed else prefix.text for prefix in prefixes]
     rows = []
     for text, ids in zip(texts, token_lists(lm.tokenizer, texts), strict=True):
@@ -214,7 +215,7 @@ def _samples(lm: LanguageModel, rows: Sequence[Ids], asked: AnswerRequest, seeds
 def _drawn_tokens(lm: LanguageModel, rows: Sequence[Ids], uniform: torch.Tensor, asked: AnswerRequest) -> torch.Tensor:
     """Draw tokens after each row, shape (B k, T), by inverting the distribution function at ``uniform`` (B k, T).
 
-    The model reads each row once. Its cache is then repeated for the k samples of the row.
+    The model reads each row once. heldin then repeats the model's cache for the k samples of the row.
     """
     ids, mask = _padded(lm, rows)
     places = (mask.cumsum(1) - 1).clamp(min=0)  # (B, L)
@@ -222,8 +223,8 @@ def _drawn_tokens(lm: LanguageModel, rows: Sequence[Ids], uniform: torch.Tensor,
     cache = read.past_key_values
     if not hasattr(cache, "batch_repeat_interleave"):
         raise InputError(
-            f"'{lm.name}' ({lm.architecture}) cannot cache a text that it has read, so sampling would take hours:"
-            " leave level text out"
+            f"'{lm.name}' ({lm.architecture}) cannot cache the text that precedes a token, so sampling would take"
+            " hours: leave level text out"
         )
     cache.batch_repeat_interleave(asked.samples)
     mask, place = (tensor.repeat_interleave(asked.samples, 0) for tensor in (mask, places[:, -1:]))

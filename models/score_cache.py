@@ -156,7 +156,10 @@ class ScoreCache:
         try:
             yield
         except sqlite3.OperationalError as error:
-            why = f"cannot be used now ({error}): free disk space, or wait for other processes that write to it, and"
+            why = (
+                f"cannot be used now ({error}): free disk space, or wait for other processes that write to this"
+                " file, and"
+            )
             # By hand: heldin cache --clear leaves a cache alone that a process uses.
             if not (self._path.exists() and os.path.samestat(self._path.stat(), self._opened)):
                 why = "was removed while this command used it:"
@@ -283,7 +286,8 @@ def _with_check(scores: TokenScores, model: int, key: bytes) -> bytes:
 
 
 def _checked(blob: bytes, model: int, key: bytes, kind: int) -> bytes | None:
-    """Return the packed scores of a row; None if they were changed on disk, which makes heldin score the text again."""
+    """Return the packed scores of a row; None if somebody changed the scores on disk. heldin then scores the text
+    again."""
     packed = blob[:-_CHECK]
     return packed if blob[-_CHECK:] == _check(packed, model, key, kind) else None
 

@@ -28,7 +28,7 @@ class Stored:
 
     @property
     def own(self) -> ScoringPrecision:
-        """Precision for loading another model that is compared with this model."""
+        """Precision in which heldin loads another model for a comparison with this model."""
         match self.format:
             case "int8" | "nf4":
                 return self.format
@@ -36,6 +36,6 @@ class Stored:
                 return self.precision or "fp32"
 
     def bytes_in(self, precision: ScoringPrecision) -> int:
-        """Return the bytes of the weights if loaded in this precision."""
+        """Return the number of bytes of the weights in this precision."""
         each = {"fp32": 4, "int8": 1, "nf4": 0.5}.get(precision, 2)
         return self.size if self.format else int(each * self.numbers)

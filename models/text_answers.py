@@ -37,7 +37,7 @@ class Refusing:
     """Rules for refusals: which of a server's texts are refusals, and how a refusal is scored.
 
     Attributes:
-        empty: whether a refusal is scored as an empty text; if not, it is not scored.
+        empty: whether a refusal is scored as an empty text; if not, heldin does not score the refusal.
         beginnings: beginnings of refusals, in upper or lower case; None: refusals of English models.
     """
 
@@ -64,7 +64,7 @@ class Written:
     Attributes:
         text: text from the server; empty if the server reports a refusal.
         refused: whether the server reports a refusal or a text withheld by a filter.
-        tokens: number of generated tokens; None if the server does not report it.
+        tokens: number of generated tokens; None if the server reports no number.
         finished: the server's word for the reason why the text ended.
     """
 

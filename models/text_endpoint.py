@@ -42,7 +42,7 @@ class Offers:
         top_k: number of next tokens that the server lists with log-probabilities; 0: none.
         seed: whether the same seed gives the same text.
         several: whether one request can return several texts (``n``).
-        temperature: whether the server samples; tested with different seeds, which must give different texts.
+        temperature: whether different seeds gave different texts in a test, so the server samples.
     """
 
     prefill: bool
@@ -97,7 +97,7 @@ class TextEndpoint:
         prompt: request that precedes a text that is not a chat; None: the default request.
         refusing: which texts count as refusals, and how they are scored.
         fingerprint: hash of every known setting that affects the answers.
-        conduct: counts of properties of the answers.
+        conduct: counts that describe the answers.
     """
 
     name: str
@@ -215,7 +215,8 @@ class TextEndpoint:
             texts = written_in(answer)[: len(numbers)]
             if not texts:
                 raise InputError(
-                    f"endpoint model '{self.name}' answers without a text: check that it is a model that writes texts"
+                    f"endpoint model '{self.name}' answers without a text: check that the server has a model that"
+                    " writes texts"
                 )
             self.conduct.several_ignored += len(texts) < len(numbers)
             self.conduct.identities[_identity(answer)] += 1

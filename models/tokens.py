@@ -83,7 +83,7 @@ def _backend(tokenizer: "PreTrainedTokenizerBase") -> Any:
 
 
 class TokenMemo:
-    """Token ids of recent texts, so each text is tokenized once for all models with equal tokenizers.
+    """Token ids of recent texts. heldin thus tokenizes each text once for all models with equal tokenizers.
 
     Attributes:
         most: maximum number of tokens to keep; the least recently used texts are dropped first.
@@ -322,8 +322,8 @@ def scored_tokens_of(tokenizer: "PreTrainedTokenizerBase", documents: Iterable[P
 def _of_parted(tokenizer: "PreTrainedTokenizerBase", documents: Sequence[Parted]) -> Iterator[Tokens]:
     if not tokenizer.is_fast:
         raise InputError(
-            "parts of texts need a fast tokenizer, which reports the positions of tokens: give one, or score whole"
-            " texts"
+            "parts of texts need a fast tokenizer, because only a fast tokenizer reports the positions of tokens:"
+            " give a fast tokenizer, or score whole texts"
         )
     texts = [document.text for document in documents]
     with _all_cores(len(texts)):
@@ -363,26 +363,27 @@ def token_places(offsets: Sequence[tuple[int, int]]) -> tuple[NDArray[np.int64],
 
 
 def start_token(tokenizer: "PreTrainedTokenizerBase", name: str) -> int:
-    """Return the beginning-of-text token, else the end-of-text token, which GPT-style models saw in training."""
+    """Return the beginning-of-text token, or else the end-of-text token. GPT-style models saw the end-of-text token in
+    training."""
     for token in (tokenizer.bos_token_id, tokenizer.eos_token_id):
         if token is not None:
             return int(token)
     raise InputError(
-        f"the tokenizer of '{name}' has neither a beginning-of-text nor an end-of-text token: add one of them"
+        f"the tokenizer of '{name}' has neither a beginning-of-text nor an end-of-text token: add one of the two"
     )
 
 
 def same_tokens(a: "PreTrainedTokenizerBase | None", b: "PreTrainedTokenizerBase | None") -> bool:
     """Return whether two tokenizers split every text into the same tokens, so means over tokens are comparable.
 
-    None is an unknown tokenizer, which differs from every other.
+    None is an unknown tokenizer. It differs from every other tokenizer.
     """
     return a is not None and b is not None and a.get_vocab() == b.get_vocab() and cuts(a) == cuts(b)
 
 
 def cuts(tokenizer: "PreTrainedTokenizerBase") -> object:
-    """Return the settings that determine a fast tokenizer's tokens. Return None for other tokenizers, for which only
-    vocabularies are compared."""
+    """Return the settings that determine a fast tokenizer's tokens. Return None for other tokenizers; heldin then
+    compares only vocabularies."""
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if backend is None:
         return None
@@ -397,6 +398,6 @@ def require_context(lm: "LanguageModel", tokens: int) -> None:
     # The last token is predicted and not read, so that the start token has its place.
     if tokens > lm.context:
         raise InputError(
-            f"prefix and suffix of the extraction have {tokens} tokens, but the context of '{lm.name}' has only"
+            f"extraction's prefix and suffix have {tokens} tokens, but the context of '{lm.name}' has only"
             f" {lm.context}: lower measures.extraction.prefix or suffix"
         )

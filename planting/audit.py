@@ -300,7 +300,7 @@ def _evidence(audit: _Audit, folder: MeasureFolder, log: Path, before: PlantedFa
     )
     if before is not None and training is None:
         if before.training is not None:
-            raise InputError(f"'{log}' is missing or damaged, but the record is based on this log: restore it")
+            raise InputError(f"'{log}' is missing or damaged, but the record is based on this log: restore this file")
         # The log in the planted folder may have been another one since.
         fault = next((c.reasons[0] for c in before.conditions if c.reasons[0] in LOG_FAULTS), fault)
     control = audit.control()
@@ -313,7 +313,7 @@ def _evidence(audit: _Audit, folder: MeasureFolder, log: Path, before: PlantedFa
 
 
 def _judged(audit: _Audit, statistics: Sequence[TextStatistic], facts: PlantedFacts, reporter: Reporter) -> JudgedRun:
-    """Join scores with coins, and judge with this look's share of the error probability.
+    """Join scores with coins, and judge the claims with this look's share of the error probability.
 
     Args:
         facts: conditions for certified statements, and the positive control.
@@ -331,7 +331,7 @@ def _judged(audit: _Audit, statistics: Sequence[TextStatistic], facts: PlantedFa
 
 
 def _misses(results: Results, control: ControlFacts, data: RunData) -> bool:
-    """Return whether the attack finds canary users clearly less well than the loss of their rows does."""
+    """Return whether the attack finds canary users clearly less well than the loss of the users' rows does."""
     groups = [] if results.canaries is None else results.canaries.groups
     aurocs = [results.attacks[0].auroc] if canaries_alone(data) else [group.auroc for group in groups]
     limits = [auroc.upper for auroc in aurocs if auroc is not None]
@@ -346,8 +346,8 @@ def judged_as(
     unmet: tuple[Statement, ...] = (),
     unshown: tuple[Statement, ...] = (),
 ) -> Preregistration:
-    """Return the hypotheses and each one's share of the error probability, as fixed before scores were joined with
-    coins.
+    """Return the hypotheses and the share of the error probability of each hypothesis, as fixed before heldin joined
+    scores with coins.
 
     Args:
         run: the config of a run with the audit's attacks.
@@ -379,8 +379,7 @@ def judged_as(
 
 
 def _of_groups(claims: Sequence[UnitClaim], data: RunData, users: Iterable[str]) -> list[Claim]:
-    """Return claims about examples as claims about these users, for the largest number of examples that one user
-    has."""
+    """Return claims about examples as claims about these users, for the largest number of examples of any user."""
     most = max(len(data.for_training(user)) for user in users)
     return [group for claim in claims if (group := claim.of_group(most)) is not None]
 
@@ -421,4 +420,4 @@ def _take_folder(job: PlantedAudit, config: PlantConfig, out: Path, facts: Plant
     if record.planted is None or (record.planted.look, record.planted.planted) != (facts.look, facts.planted):
         changed = changed or "look"
     if changed:
-        raise InputError(f"'{out}' contains an audit whose '{changed}' differs: choose another --out")
+        raise InputError(f"'{out}' contains an audit with another '{changed}': choose another --out")

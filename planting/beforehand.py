@@ -40,7 +40,7 @@ def said_beforehand(
     planted = len(data.training_rows) - kept
     always = sum(data.ledger.roles.get(user, Role.ALWAYS_IN) is Role.ALWAYS_IN for user in data.store.users)
     lines = [
-        f"price: {rows - kept:,} of {rows:,} rows are not trained on (rows of held-out users, rows set aside, rows of"
+        f"price: {rows - kept:,} of {rows:,} rows are not trained on (rows of non-members, rows set aside, rows of"
         f" {counted(len(replaced), 'user')} that canary users replace), and {counted(planted, 'row')} of canary"
         f" users are added; {counted(always, 'user')} are always members"
         if not canaries_alone(data)
@@ -116,9 +116,12 @@ def control_lines(config: PlantConfig, rows: int, unseen: int) -> list[str]:
     if least is not None and least <= TARGET:
         return [power]
     advice = (
-        f"plant {wanted:,} canary users to notice it from an AUROC of {TARGET:g}"
+        f"plant {wanted:,} canary users to notice such a training from an AUROC of {TARGET:g}"
         if wanted is not None
-        else f"to notice it from an AUROC of {TARGET:g}, give more rows with unseen, or raise split.control_rows"
+        else (
+            f"to notice such a training from an AUROC of {TARGET:g}, give more rows with unseen, or raise"
+            " split.control_rows"
+        )
     )
     return [
         f"{power}; {advice}. 'Not contradicted' is certified only if canary rows plainly had an effect, or if the"
@@ -127,7 +130,8 @@ def control_lines(config: PlantConfig, rows: int, unseen: int) -> list[str]:
 
 
 def planned_power(config: PlantConfig, rows: int, unseen: int) -> float | None:
-    """Return the lowest AUROC of real rows for which the audit relies on the control; None if it never does."""
+    """Return the lowest AUROC of real rows for which the audit relies on the control; None if the audit never relies on
+    the control."""
     return noticed_from(*rows_of_control(config, rows, unseen), planned_canaries(config))
 
 
@@ -170,7 +174,7 @@ def _told_by_form(config: PlantConfig, data: RunData) -> list[str]:
 
 
 def _made_up(data: RunData) -> list[str]:
-    """Return the canary users with made-up texts, who replace nobody and do not consist of real rows."""
+    """Return the canary users with made-up texts. They replace nobody, and do not consist of real rows."""
     own = (user for user, canary in data.canaries.items() if canary.source is None)
     return [user for user in own if user not in data.of_real_rows]
 

@@ -94,7 +94,8 @@ def planted_facts(
     """Return the record's facts about the training set and the conditions of certified statements.
 
     Args:
-        declared_by: name of the person who declares what heldin cannot observe; None: nobody declares it.
+        declared_by: name of the person who declares the facts that heldin cannot observe; None: nobody declares these
+            facts.
         conditions: the conditions of certified statements.
     """
     return PlantedFacts(
@@ -152,7 +153,7 @@ def counts_of_log(
     Args:
         model: the audited model; None if its weights are not on this machine.
         tokenizer: tokenizer of the reference model.
-        late: digests of texts whose scored tokens training need not read.
+        late: digests of texts with scored tokens that training need not read.
         length: number of tokens of a row that training must read.
 
     Returns:

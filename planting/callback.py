@@ -19,8 +19,9 @@ class AuditCallback(TrainerCallback):  # type: ignore[misc]
     log, ``heldin audit-planted`` checks facts that the signing person would otherwise have to declare. A resumed
     training adds to the log. For a custom training loop use ``heldin.watch_training``.
 
-    The log has the labels that the model gets. If the trainer computes the loss outside the model (label smoothing,
-    ``compute_loss_func``, a custom ``compute_loss``), the log has the labels of the batch or of the loss function.
+    The log contains the labels that the model gets. If the trainer computes the loss outside the model (label
+    smoothing, ``compute_loss_func``, a custom ``compute_loss``), the log contains the labels of the batch or of the
+    loss function.
 
     Args:
         planted: the folder that ``heldin plant`` wrote, or a copy of its ``manifest.json`` and ``training``.

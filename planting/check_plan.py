@@ -1,4 +1,5 @@
-"""``heldin plant --check``: report every problem that would stop a planting, and what the audit could certify."""
+"""``heldin plant --check``: report every problem that would stop a planting, and the possible certificates of the
+audit."""
 
 import tempfile
 from collections.abc import Mapping
@@ -36,7 +37,7 @@ class CheckedPlan:
         audited: number of real users whom the audit would include.
         canaries: number of canary users to plant. Each of their rows has a scored token within the length limit.
         primary_attack: name of the attack that would be judged.
-        lines: lines for the user about the price, and about what the audit could certify.
+        lines: lines for the user about the price, and about the possible certificates of the audit.
     """
 
     problems: tuple[str, ...]
@@ -93,7 +94,7 @@ def lines(plan: CheckedPlan) -> list[str]:
 
 @dataclass(frozen=True)
 class _Check:
-    """A planting that stops before the coins.
+    """A planting that stops before heldin draws a coin.
 
     Attributes:
         folder: temporary folder.

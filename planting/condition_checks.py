@@ -1,6 +1,7 @@
 """The conditions for certified statements about somebody else's training, and the evidence for each condition.
 
-Measurements decide: if the log or the positive control contradicts a condition, it is not met, whoever signs.
+Measurements decide: if the log or the positive control contradicts a condition, the condition is not met, even if
+somebody signs for it.
 """
 
 from collections.abc import Sequence
@@ -48,8 +49,8 @@ class PlantedEvidence:
     """The audit's evidence about a training.
 
     Attributes:
-        training: counts of what the model was given, from the log; None if no log is usable.
-        fault: reason why no log is usable; None if one is usable, or none was expected.
+        training: counts of the sequences that the model was given, from the log; None if no log is usable.
+        fault: reason why no log is usable; None if a log is usable, or the plan expects no log.
         control: whether planted rows had an effect; None without canary users.
         form: how well text alone distinguishes canary rows from real rows, which contradicts no condition; None without
             canary users.
@@ -75,7 +76,7 @@ def conditions_of(
     """Return every condition (docs/theory.md#conditions-of-one-run), with the evidence from folder, log and signature.
 
     Args:
-        planted: the folder that ``heldin plant`` wrote; it was already read, and its coins were drawn again.
+        planted: the folder that ``heldin plant`` wrote; the caller has read the folder, and drawn its coins again.
         declared_by: name of the person who declares what heldin cannot observe; None: nobody declares it.
         served: facts about the endpoint of the model; None: the model was loaded on this machine.
     """
@@ -100,7 +101,7 @@ def conditions_of(
 
 
 def found_changed(conditions: Sequence[Condition]) -> bool:
-    """Return whether the training set exists but is no longer as heldin wrote it."""
+    """Return whether the training set exists but was changed after heldin wrote it."""
     return any(
         condition.name is ConditionName.SET_UNCHANGED
         and condition.reasons == [Reason.SET_CHANGED]
@@ -110,8 +111,8 @@ def found_changed(conditions: Sequence[Condition]) -> bool:
 
 
 def as_seen(before: Sequence[Condition], now: Sequence[Condition]) -> list[Condition]:
-    """Return the current conditions. If the training set has since been moved away, keep an earlier audit's finding on
-    it."""
+    """Return the current conditions. If somebody has since moved the training set, keep an earlier audit's finding
+    about the set."""
     kept = next((c for c in before if c.name is ConditionName.SET_UNCHANGED and c.known_by is not Known.DECLARED), None)
     return [kept if kept is not None and _set_is_gone(condition) else condition for condition in now]
 
@@ -206,7 +207,7 @@ def _one_example(declared_by: str | None, evidence: PlantedEvidence) -> Conditio
 
 
 def _counted(*counts: tuple[Reason, int | None]) -> list[Reason]:
-    """Return the reasons with a count above 0. If a count is unknown, another reason reports what the log lacks."""
+    """Return the reasons with a count above 0. If a count is unknown, another reason reports the gap in the log."""
     return [reason for reason, count in counts if count]
 
 

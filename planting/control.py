@@ -1,6 +1,7 @@
 """The positive control: losses of sampled rows under the audited model and the reference, by digest of the text.
 
-``unseen`` rows are in no training, for example rows of a test set. Comparison with them shows what the model learned.
+``unseen`` rows are in no training, for example rows of a test set. A comparison with these rows shows whether the model
+learned its training rows.
 """
 
 import json
@@ -42,12 +43,12 @@ _FIRST = 20 * MOST_ROWS  # rows from which the sample is drawn
 class Control(Measure[dict[str, float]]):
     """The reference's loss minus the audited model's, for each text of a sample, in nats per token.
 
-    Each loss is a mean over the counted tokens that training reads. The digest of the text is the key of its value.
+    Each loss is a mean over the counted tokens that training reads. The key of each value is the digest of the text.
 
     Attributes:
         length: number of tokens of a row that training reads.
-        noticed_from: lowest AUROC of real rows for which the plan expects the control to notice filters; None: it never
-            does.
+        noticed_from: lowest AUROC of real rows for which the plan expects the control to notice filters; None: the
+            control never notices filters.
     """
 
     name = "control"
@@ -112,7 +113,7 @@ def _mean(logprobs: npt.NDArray[np.float32], tokens: Tokens, length: int) -> np.
 class ControlSample:
     """The documents of the control, which the ledger determines.
 
-    A real text counts as trained if it is in exactly one row of the planted set, and as untrained if it is in none.
+    A real text counts as trained if exactly one row of the planted set contains it, and as untrained if no row does.
 
     Attributes:
         trained: documents of real rows that were trained on.
@@ -169,9 +170,9 @@ def _gains_of(gains: Mapping[str, float], documents: Sequence[Document]) -> npt.
 
 
 def unseen_rows(config: PlantConfig, source: TrainingSet) -> Iterator[Document]:
-    """Yield a sample of the plan's ``unseen`` rows; nothing if the plan has none.
+    """Yield a sample of the plan's ``unseen`` rows; nothing if the plan has no such rows.
 
-    Raises InputError if the file cannot be read, or none of its rows is usable.
+    Raises InputError if the file cannot be read, or no row is usable.
     """
     if config.unseen is None:
         return
@@ -183,7 +184,7 @@ def unseen_rows(config: PlantConfig, source: TrainingSet) -> Iterator[Document]:
         if len(rows) == _FIRST:
             break
     if not rows:
-        raise InputError(f"unseen: '{config.unseen}' has no usable row. Give rows with the same columns")
+        raise InputError(f"unseen: '{config.unseen}' has no usable row. Give rows with the columns of the training set")
     for digest in keyed_order(seed_key(config.seed), "unseen rows", list(rows))[:MOST_ROWS]:
         yield rows[digest]
 
@@ -195,11 +196,12 @@ def write_unseen(documents: Sequence[Document], ledger: Path) -> str:
 
 
 def read_unseen(ledger: Path, sha256: str | None) -> list[Document]:
-    """Return the documents that ``write_unseen`` wrote. Raises InputError if they are missing or were changed."""
+    """Return the documents that ``write_unseen`` wrote. Raises InputError if the documents are missing or were
+    changed."""
     if sha256 is None:
         return []
     path = ledger / _FILE
     if not path.is_file() or file_sha256(path) != sha256:
-        raise InputError(f"'{path}' is missing or was changed: restore it, or plant again")
+        raise InputError(f"'{path}' is missing or was changed: restore this file, or plant again")
     kept = json.loads(path.read_text(encoding="utf-8"))
     return [document_of(document["text"], document["spans"], document["layout"]) for document in kept]

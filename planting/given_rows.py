@@ -1,13 +1,14 @@
 """Compare the sequences that training gave a model with the rows of the planted training set, and count reads per row.
 
-A read whose labels were not seen shows nothing about the loss. Such reads are counted, but not in any count of losses.
+A read without visible labels shows nothing about the loss. The module counts such reads, but not in any count of
+losses.
 
-Rows are compared by their tokens, made by the reference's tokenizer. A row that a trainer cuts is recognised by its
+The module compares rows by their tokens under the reference's tokenizer. It recognises a row that a trainer cuts by the
 remaining tokens: the first tokens, the last tokens, or consecutive pieces.
 
 If rows were joined and cut at one length without a mark at the end of each row, no row can be recognised. But the first
-and last tokens of a sequence are usually inside some row. The canary users' share of all tokens determines how often
-they are expected inside a canary user's row.
+and last tokens of a sequence are usually inside some row. The canary users' share of all tokens gives the expected
+number of such ends inside a canary user's row.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -132,7 +133,7 @@ def count_given(history: History, rows: Iterable[PlantedRow], length: int) -> Tr
     Args:
         history: the logged reads.
         rows: rows of the planted training set.
-        length: number of tokens of a row that training must read; of a shorter row, all tokens.
+        length: number of tokens of a row that training must read; for a shorter row, all tokens.
     """
     reads = history.reads
     longest = int(reads["tokens"].max(initial=0))
@@ -242,7 +243,8 @@ def _order(totals: _Totals, sizes: NDArray[np.int64], members: NDArray[np.int64]
 
     Args:
         totals: reads by key.
-        sizes: number of rows with each key. Rows that share a key are ignored, because their reads cannot be separated.
+        sizes: number of rows with each key. The function ignores rows that share a key, because their reads cannot be
+            separated.
         members: key of each row.
         table: the rows.
     """
@@ -268,10 +270,11 @@ def _order(totals: _Totals, sizes: NDArray[np.int64], members: NDArray[np.int64]
 def _earlier(
     mine: NDArray[np.float64], others: NDArray[np.float64], my_users: NDArray[np.int64], users: NDArray[np.int64]
 ) -> tuple[float, float]:
-    """Return how often one of mine precedes one of the others, and the difference from 1/2 in standard errors.
+    """Return how often an item of the first group precedes an item of the second group, and the difference from 1/2 in
+    standard errors.
 
     A user's rows may be consecutive, so the standard error is for clustered data (Obuchowski 1997). If the standard
-    error at chance is larger, that one is used.
+    error at chance is larger, the function uses the error at chance.
     """
     first, second = placements(-mine, -others)
     area = float(first.mean())
@@ -324,7 +327,7 @@ def _differing(members: NDArray[np.int64], texts: NDArray[np.bytes_]) -> NDArray
 
 
 def _joined(reads: Reads, foreign: int, table: _Rows) -> JoinedRows | None:
-    """Return what the ends of sequences show. None unless the sequences look like rows that were joined and cut."""
+    """Return the counts of the ends of sequences. None unless the sequences look like rows that were joined and cut."""
     if not foreign or foreign < _UNKNOWN * len(reads) or not _has_one_length(reads):
         return None
     # Of the same joined rows in each epoch, once.

@@ -1,4 +1,4 @@
-"""The looks at models that a planted training set was used for. The list of looks is in the set's folder of secrets."""
+"""The looks at models that were trained on a planted set. The list of looks is in the set's folder of secrets."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -45,7 +45,7 @@ def look_at(out: Path, model: str, claims: Sequence[str], beside: str | None = N
     if max(audits, default=0) > len(taken):
         raise InputError(
             f"'{_path(out)}' does not list look {max(audits)}, although the audit of this look is in the folder:"
-            " restore it"
+            " restore this file"
         )
     now = Look(len(taken) + 1, model, tuple(claims), beside)
     return next((look for look in taken if replace(look, number=now.number) == now), now)
@@ -67,7 +67,8 @@ def served_models(out: Path) -> dict[str, bool]:
 
 
 def note_served(name: str, out: Path, *, whole: bool) -> None:
-    """Record a model behind an endpoint before it is scored, or that it changed during scoring (``whole`` false)."""
+    """Record a model behind an endpoint before scoring, or record that the model changed during scoring (``whole``
+    false)."""
     kept = _read(out)
     _write({**kept, "served": {**kept["served"], name: whole}}, out)
 
@@ -98,7 +99,7 @@ def _path(out: Path) -> Path:
 def _read(out: Path) -> dict[str, Any]:
     if not _path(out).is_file():
         return {"looks": [], "served": {}, "changed": []}
-    return read_document(_path(out), "restore it, or plant again")
+    return read_document(_path(out), "restore this file, or plant again")
 
 
 def _write(content: dict[str, Any], out: Path) -> None:

@@ -74,7 +74,7 @@ def plant(config: PlantConfig, out: Path, reporter: Reporter) -> Manifest:
         out: folder that receives the training set and manifest, to hand on, and the secrets, to keep.
 
     Raises:
-        InputError: the training set or the model is unusable, or ``out`` contains something else.
+        InputError: the training set or the model is unusable, or ``out`` contains other files.
     """
     require_readable(config)
     require_not_purged(out)
@@ -188,7 +188,9 @@ def _write_training_set(
         with whole_directory(out / TRAINING) as temporary:
             sha256 = content_sha256(source.write(rows(), temporary, temporary / "sorting"))
             if content_sha256(source.path) != kept.sha256:
-                raise InputError(f"'{source.path}' changed while heldin read it: restore it, and run the command again")
+                raise InputError(
+                    f"'{source.path}' changed while heldin read the rows: restore this file, and run the command again"
+                )
     return sha256
 
 
@@ -207,7 +209,8 @@ def _named(config: PlantConfig) -> dict[str, str | None]:
 
 
 def _take_folder(config: PlantConfig, out: Path) -> None:
-    """Mark the folder as heldin's, or find what an earlier call began. Does not touch other files in the folder."""
+    """Mark the folder as heldin's, or find the unfinished planting of an earlier call. Does not touch other files in
+    the folder."""
     if config.training.is_relative_to((out / TRAINING).resolve()):
         raise InputError(f"'{config.training}' is in the folder for the planted training set: choose another --out")
     finished = (out / MANIFEST).is_file()
@@ -231,16 +234,17 @@ def _take_folder(config: PlantConfig, out: Path) -> None:
         )
     require_plan(out)
     if finished and not (out / TRAINING / config.training.name).exists():
-        raise InputError(f"'{out / TRAINING}' is missing: restore it, or plant in another folder")
+        raise InputError(f"'{out / TRAINING}' is missing: restore this file, or plant in another folder")
     if finished and content_sha256(config.training) != copied(out / "ledger").sha256:
-        raise InputError(f"'{config.training}' was changed after coins were drawn for it: restore it, or plant again")
+        raise InputError(
+            f"'{config.training}' changed after heldin drew its coins: restore the training set, or plant again"
+        )
 
 
 def length_correlations(config: PlantConfig, source: TrainingSet, base: LanguageModel) -> dict[str, float]:
     """Return, for each attack, the rank correlation between score and text length under the reference model.
 
-    For a likelihood ratio, the correlation is that of the reference's likelihood, because length affects both
-    likelihoods alike.
+    For a likelihood ratio, heldin uses the reference's likelihood, because length affects both likelihoods alike.
     """
     rows = itertools.islice(source.rows(BadRows(OnBadRows.SKIP)), _FIRST)
     every = {
@@ -270,8 +274,8 @@ def least_by_length(correlations: Mapping[str, float]) -> str:
 
 
 def form_facts(config: PlantConfig, data: RunData) -> FormFacts | None:
-    """Return how well text alone distinguishes canary rows from real rows; None without canary users. Depends on no
-    coin."""
+    """Return how well text alone distinguishes canary rows from real rows; None without canary users. The result
+    depends on no coin."""
     if not data.canaries:
         return None
     key, corpus = seed_key(config.seed), data.corpus.store

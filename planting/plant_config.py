@@ -35,9 +35,7 @@ _KINDS = ("jsonl", "csv", "parquet")  # formats whose rows can be written again 
 
 
 class PlantedSplit(Section):
-    """The audited users, and the rows that heldin sets aside. Users who are not audited are members with all their
-    rows.
-    """
+    """The audited users, and the rows that heldin sets aside. Unaudited users are members with all their rows."""
 
     audit_fraction: float | None = Field(None, gt=0, le=1)
     """Probability that a user is audited, by a separate public coin; null: all users, or ``audit_pool`` of them."""
@@ -63,7 +61,7 @@ class PlantedSplit(Section):
     @model_validator(mode="after")
     def _one_of_both(self) -> "PlantedSplit":
         if self.audit_fraction is not None and self.audit_pool is not None:
-            raise ValueError("give either audit_fraction or audit_pool")
+            raise ValueError("give exactly one of audit_fraction and audit_pool")
         if self.canaries_only and (self.audit_fraction is not None or self.audit_pool is not None):
             raise ValueError("canaries_only audits no real user: leave audit_fraction and audit_pool out")
         return self
@@ -206,7 +204,9 @@ class PlantConfig(MeasureKeys):
     @model_validator(mode="after")
     def _can_be_written(self) -> "PlantConfig":
         if self.format.field is not None:
-            raise ValueError("format.field: a planted file has no keys next to its rows. Write the rows as JSON lines")
+            raise ValueError(
+                "format.field: heldin plant writes only rows, without other keys. Write the training set as JSON lines"
+            )
         return self
 
     @model_validator(mode="after")
@@ -247,8 +247,8 @@ class PlantConfig(MeasureKeys):
                 raise ValueError(f"canaries: {section.kind} needs a column of text. Choose unseen_token or rare_phrase")
             if section.replaces_users and self.split.canaries_only:
                 raise ValueError(
-                    f"canaries: {section.kind} replaces real users, but canaries_only keeps all real users in. Choose"
-                    " another kind"
+                    f"canaries: {section.kind} replaces real users, but canaries_only keeps every real user in"
+                    " training. Choose another kind"
                 )
         return self
 

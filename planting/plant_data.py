@@ -47,7 +47,7 @@ def planted_data(
     """Draw or read users, set-aside rows, canary users and coins. Training excludes the rows that the coins leave out.
 
     Args:
-        base: the reference model; some canary users are made with it.
+        base: the reference model, which makes some of the canary users.
         source: the training set; None if canary users already exist.
 
     Raises:
@@ -109,7 +109,8 @@ def _made(source: TrainingSet, text: str) -> Document:
 
 
 def drawn_data(config: PlantConfig, manifest: Manifest, out: Path, reporter: Reporter, base: LanguageModel) -> RunData:
-    """Return the data of a finished planting, for an audit. The coins must match the manifest; none is drawn.
+    """Return the data of a finished planting, for an audit. The coins must match the manifest; the function draws no
+    coin.
 
     Args:
         manifest: manifest that the planting wrote.
@@ -120,16 +121,17 @@ def drawn_data(config: PlantConfig, manifest: Manifest, out: Path, reporter: Rep
     # Drawn anew under another key, coins would be chosen after the model was there, as often as somebody likes.
     if not (out / "ledger" / "ledger.json").is_file():
         raise InputError(
-            f"'{out / 'ledger'}' lacks its ledger, so the members are unknown: restore it from a backup, or plant again"
+            f"'{out / 'ledger'}' has no ledger, so members are unknown: restore the ledger from a backup, or plant"
+            " again"
         )
     data = planted_data(config, out, reporter, base)
     if data.ledger.commitment() != manifest.ledger:
-        raise InputError(f"'{out / 'ledger'}' is not the ledger of the manifest: restore it")
+        raise InputError(f"'{out / 'ledger'}' is not the ledger of the manifest: restore the ledger")
     return data
 
 
 def rows_to_train_on(config: PlantConfig, data: RunData) -> npt.NDArray[np.int64]:
-    """Return the rows to train on: the training part of members, and all rows of users who are not audited.
+    """Return the rows to train on: the training part of members, and all rows of unaudited users.
 
     The result excludes rows of the positive control, and real rows that became canary rows.
     """
@@ -142,7 +144,8 @@ def rows_to_train_on(config: PlantConfig, data: RunData) -> npt.NDArray[np.int64
 
 
 def rows_of_control(config: PlantConfig, rows: int, unseen: int) -> tuple[int, int]:
-    """Return, before any coin, about how many trained and how many other real rows the control will compare.
+    """Return, before any coin is drawn, the approximate numbers of trained and other real rows that the control will
+    compare.
 
     Args:
         rows: number of usable real rows.
@@ -173,7 +176,7 @@ def control_rows(config: PlantConfig, data: RunData) -> list[int]:
 
 
 def canary_forms(data: RunData) -> dict[int, int]:
-    """Return, for each canary row, the real row whose date and other columns it copies.
+    """Return, for each canary row, the real row with the date and other columns to copy.
 
     The choice depends on no coin. A canary row that was made from a real row copies that row's columns. A canary user
     who is a changed real user keeps the columns of the original rows.
@@ -204,7 +207,7 @@ def spare_of(parts: Mapping[str, Parts]) -> dict[str, Sequence[int]]:
 
 
 def corpus_of(config: PlantConfig, run: RunConfig, reporter: Reporter) -> CorpusData:
-    """Return the corpus. It has no audited users if the plan audits only canary users."""
+    """Return the corpus, without audited users if the plan audits only canary users."""
     if not config.split.canaries_only:
         return read_corpus(run, reporter)
     # Nothing is set aside of anybody, so that one row is enough.
@@ -214,7 +217,7 @@ def corpus_of(config: PlantConfig, run: RunConfig, reporter: Reporter) -> Corpus
 
 
 def _of_everybody(config: PlantConfig, corpus: CorpusData) -> dict[str, Sequence[int]]:
-    """Return all rows by user. If only canary users are audited, real rows lend their form and are still trained on."""
+    """Return all rows by user. If only canary users are audited, real rows lend their form and remain in training."""
     if config.columns.user is not None:
         return {user: corpus.store.rows(user) for user in corpus.store.users}
     # Nobody knows whose they are: all of them together, in a public order.
@@ -225,7 +228,7 @@ def _of_everybody(config: PlantConfig, corpus: CorpusData) -> dict[str, Sequence
 def _takeable(
     config: PlantConfig, run: RunConfig, corpus: CorpusData, late: frozenset[str]
 ) -> dict[str, Sequence[int]]:
-    """Return, for each other user, rows that may become canary rows: they have a scored token within the length
+    """Return, for each other user, rows that may become canary rows because they have a scored token within the length
     limit."""
     pool: frozenset[str] = frozenset()
     if not config.split.canaries_only:
@@ -241,8 +244,8 @@ def _takeable(
 def _lending(
     config: PlantConfig, run: RunConfig, corpus: CorpusData, replaced: frozenset[str]
 ) -> Mapping[str, Sequence[int]]:
-    """Return the rows whose form canary rows copy. Before the ledger exists, these are rows that the split will set
-    aside."""
+    """Return the rows whose form canary rows copy. Before the ledger exists, the function returns the rows that the
+    split will set aside."""
     if config.split.canaries_only:
         return _of_everybody(config, corpus)
     users = tuple(user for user in corpus.audited.users if user not in replaced)

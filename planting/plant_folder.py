@@ -31,13 +31,13 @@ class Manifest:
         created: UTC time at which heldin planted the set.
         plan: hash of all settings of the audit, fixed before the coins.
         reference: fingerprint of the reference model, fixed before the coins.
-        ledger: keyed hash of the list of members, which commits to it.
+        ledger: keyed hash of the list of members, as a commitment to the list.
         file: name of the training set.
         sha256: hash of the training set's content.
         skipped: counts of the rows of the original set that were left out.
         columns: column names by role.
         looks: number of checkpoints that the audit's error probabilities cover.
-        evidence: how the audit will learn which rows the model was given: "callback" or "declared".
+        evidence: source of the facts about the rows that the model was given: "callback" or "declared".
         split: the split to train on, if the training set is a folder with several splits.
     """
 
@@ -70,7 +70,8 @@ def _plan(text: str) -> str:
 
 
 def write_config(config: PlantConfig, out: Path) -> None:
-    """Write the config to ``out``, which only its owner can read. Write its hash to the secrets, before any coin."""
+    """Write the config to ``out``, which only its owner can read. Write its hash to the secrets, before any coin is
+    drawn."""
     text = yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False)
     # The seal first: with it the folder is heldin's, and a call that is killed in between begins again.
     private_directory(out / "ledger")
@@ -80,11 +81,12 @@ def write_config(config: PlantConfig, out: Path) -> None:
 
 
 def seal_before_coins(out: Path, models: Mapping[str, str], noticed_from: float | None) -> None:
-    """Record the facts that are fixed before any coin, in addition to the plan.
+    """Add to the seal the facts that must be fixed before any coin is drawn.
 
     Args:
         models: fingerprints of the reference models, by name.
-        noticed_from: lowest AUROC of real rows for which the positive control notices filters; None: it never does.
+        noticed_from: lowest AUROC of real rows for which the positive control notices filters; None: the control never
+            notices filters.
 
         Raises InputError if coins were drawn with other models or another AUROC.
     """
@@ -95,12 +97,12 @@ def seal_before_coins(out: Path, models: Mapping[str, str], noticed_from: float 
 
 
 def require_models(out: Path, models: Mapping[str, str]) -> None:
-    """Raise InputError if a reference model is not the model that was fixed before the coins."""
+    """Raise InputError if a reference model differs from the model that was fixed before the coins were drawn."""
     sealed = _read_seal(out)["models"]
     # Another reference gives other scores, and one that is chosen after the coins may be chosen by them.
     other = next((name for name, fingerprint in models.items() if sealed.get(name) != fingerprint), None)
     if other is not None:
-        raise InputError(f"'{other}' has changed since coins were drawn, but it is the reference model: restore it")
+        raise InputError(f"the reference model '{other}' changed after the coins were drawn: restore the model")
 
 
 def write_manifest(manifest: Manifest, out: Path, form: FormFacts | None, unseen: str | None) -> None:
@@ -122,13 +124,14 @@ def write_manifest(manifest: Manifest, out: Path, form: FormFacts | None, unseen
 
 
 def unseen_hash(out: Path) -> str | None:
-    """Return the hash of the stored sample of unseen rows; None if the plan has none."""
+    """Return the hash of the stored sample of unseen rows; None if the plan has no such rows."""
     unseen: str | None = _read_seal(out)["unseen"]
     return unseen
 
 
 def planned_noticing(out: Path) -> float | None:
-    """Return the lowest AUROC of real rows for which the plan relies on the positive control; None: it never does."""
+    """Return the lowest AUROC of real rows for which the plan relies on the positive control; None: the plan never
+    relies on the control."""
     noticed: float | None = _read_seal(out)["noticed_from"]
     return noticed
 
@@ -153,8 +156,8 @@ def read_planted(out: Path) -> tuple[PlantConfig, Manifest]:
     require_plan(out)
     if seal.get("manifest") != file_sha256(out / MANIFEST):
         raise InputError(
-            f"'{out / MANIFEST}' and the ledger next to it do not match, so one of them was changed or exchanged:"
-            " restore it, or plant again"
+            f"'{out / MANIFEST}' and the ledger next to it do not match, so one of the two was changed or"
+            " exchanged: restore both, or plant again"
         )
     # Not damaged, since its hash is the one that was kept.
     content = json.loads((out / MANIFEST).read_text(encoding="utf-8"))
@@ -162,7 +165,7 @@ def read_planted(out: Path) -> tuple[PlantConfig, Manifest]:
     manifest = Manifest(**{**kept, "skipped": SkippedRows.model_validate(kept["skipped"])})
     # The manifest is the copy that others may hold.
     if manifest.plan != plan_hash(out):
-        raise InputError(f"'{out / CONFIG}' does not match the plan of the manifest: restore it, or plant again")
+        raise InputError(f"'{out / CONFIG}' does not match the plan of the manifest: restore this file, or plant again")
     require_models(out, {config.reference: manifest.reference})
     return config, manifest
 
@@ -173,7 +176,7 @@ def require_plan(out: Path) -> None:
     sealed = _read_seal(out)
     require_same_code([Origin.model_validate(kind) for kind in sealed.get("kinds", ())])
     if sealed.get("plan") != plan_hash(out):
-        raise InputError(f"'{out / CONFIG}' was changed after the coins were drawn: restore it, or plant again")
+        raise InputError(f"'{out / CONFIG}' was changed after the coins were drawn: restore this file, or plant again")
 
 
 def read_plant_config(out: Path) -> PlantConfig:
@@ -199,5 +202,5 @@ def fingerprints(config: PlantConfig) -> dict[str, str]:
 
 
 def further_references(config: PlantConfig) -> list[str]:
-    """Return the names of the reference models other than the primary one."""
+    """Return the names of the reference models other than the primary reference model."""
     return [reference.model_name for reference in config.attack.references if reference.model_name]

@@ -47,10 +47,10 @@ def positive_control(
     Args:
         trained: gains of real rows that were trained on, shape (rows,).
         untrained: gains of comparable real rows that were not trained on, shape (rows,).
-        held_in: mean gain of each held-in canary user's rows, shape (users,).
-        held_out: mean gain of each held-out canary user's rows, shape (users,).
-        planned: lowest AUROC of real rows for which the plan expects the control to notice filters; None: it never
-            does.
+        held_in: mean gain of the rows of each canary user who is a member, shape (users,).
+        held_out: mean gain of the rows of each canary user who is a non-member, shape (users,).
+        planned: lowest AUROC of real rows for which the plan expects the control to notice filters; None: the control
+            never notices filters.
     """
     counts = {
         "trained_rows": trained.size,
@@ -98,7 +98,8 @@ def not_measured(trained_rows: int = 0, untrained_rows: int = 0, *, held_in: int
 
 
 def _later(planned: float | None, measured: float | None) -> float | None:
-    """Return the larger AUROC, because fewer rows than planned notice less. None if either AUROC is unknown."""
+    """Return the larger AUROC, because a control with fewer rows than planned notices less. None if either AUROC is
+    unknown."""
     return None if planned is None or measured is None else max(planned, measured)
 
 
@@ -106,8 +107,8 @@ def _later(planned: float | None, measured: float | None) -> float | None:
 def noticed_from(trained: int, untrained: int, canaries: int) -> float | None:
     """Return the lowest AUROC of real rows for which the control notices each ``Filter`` with probability ``POWER``.
 
-    For a higher AUROC, the control may instead find that canary rows plainly had an effect. The probability that it
-    finds neither is at most 1 - ``POWER``. Gains are assumed to be normal with equal standard deviations
+    For a higher AUROC, the control may instead find that canary rows plainly had an effect. The probability of neither
+    result is at most 1 - ``POWER``. Gains are assumed to be normal with equal standard deviations
     (docs/theory.md#positive-control).
 
     Args:

@@ -1,6 +1,7 @@
-"""The records of a training set. They are copied to the ledger's folder, so the audit does not need the set again.
+"""The records of a training set. heldin copies the records to the ledger's folder, so the audit does not need the set
+again.
 
-heldin refuses columns that identify people, because canary rows would copy them from other users' rows.
+heldin refuses columns that identify people, because canary rows would copy such columns from other users' rows.
 """
 
 import itertools
@@ -83,9 +84,9 @@ class Telling:
             return None
         # The name of a person who is in a canary row, and nowhere else, would say who is held out.
         return (
-            f"column {', '.join(map(repr, names))} names or numbers people, and canary rows copy it from rows of"
-            " other users, which would reveal these people. If it is an id, name it under 'columns'. Otherwise leave it"
-            f" out with columns: {{drop: [{', '.join(names)}]}}"
+            f"column {', '.join(map(repr, names))} names or numbers people. Canary rows copy columns from rows of"
+            " other users, and would reveal these people. Name an id column under 'columns'. Leave out another"
+            f" column with columns: {{drop: [{', '.join(names)}]}}"
         )
 
 
@@ -126,7 +127,7 @@ def copy_records(
 
     Args:
         ledger: folder of secrets; if it contains ``ledger.json``, coins have been drawn.
-        on_bad: which unusable rows are left out and counted.
+        on_bad: rule for the unusable rows that heldin leaves out and counts.
         telling: object that counts values of rows; None: do not search for columns that identify people.
 
     Raises:
@@ -171,7 +172,7 @@ def _copied_before(path: Path, sha256: str, ledger: Path) -> Copied | None:
     if kept is None or kept.sha256 == sha256:
         return kept
     if (ledger / "ledger.json").is_file():
-        raise InputError(f"'{path}' was changed after coins were drawn for it: restore it, or plant again")
+        raise InputError(f"'{path}' changed after heldin drew its coins: restore this file, or plant again")
     return None
 
 
@@ -185,7 +186,7 @@ def _require_usable(path: Path, rows: int, skipped: Skipped, telling: Telling | 
     """Raise InputError if no row is usable, or a column identifies people."""
     if not rows:
         why = f"; the first: {skipped.first}" if skipped.first else ""
-        raise InputError(f"'{path}' has no usable row{why}")
+        raise InputError(f"'{path}' has no usable row{why}. Correct the rows, or name another file")
     if telling is not None and (problem := telling.problem()):
         raise InputError(f"'{path}': {problem}")
 

@@ -40,7 +40,8 @@ class PlantedAudit:
         model: folder or hub name of the model, or a LoRA adapter's folder; with ``remote``, the model's name at the
             endpoint.
         claims: claims as text, such as "epsilon=8,delta=1e-6,unit=user".
-        declared_by: name of the person who declares that the model was trained on the planted set; None: nobody does.
+        declared_by: name of the person who declares that the model was trained on the planted set; None: nobody
+            declares this.
         remote: connection to a model behind an endpoint; None: the model is loaded on this machine.
         precision: precision in which models are loaded; auto: the precision of the stored model; None: the plan's
             precision.
@@ -67,7 +68,7 @@ class PlantedAudit:
             require_model(self.model, self.adapter_base)
             if self.adapter_base is not None and not is_adapter(Path(self.model)):
                 raise InputError(
-                    f"--adapter-base '{self.adapter_base}': '{self.model}' is not the folder of an adapter. Leave"
+                    f"--adapter-base '{self.adapter_base}': '{self.model}' is not an adapter's folder. Leave"
                     " --adapter-base out"
                 )
 
@@ -107,8 +108,8 @@ def audited_run(job: PlantedAudit, config: PlantConfig, reporter: Reporter | Non
         reporter: receives a line about attacks that are left out; None: no line is written.
 
     Raises:
-        InputError: the endpoint does not return what the attack or the scored part of a text needs, or ``run_of``
-            raises.
+        InputError: the endpoint does not return the numbers that the attack or the scored part of a text needs, or
+            ``run_of`` raises.
     """
     run = run_of(config, job.planted)
     if job.precision is not None:
@@ -117,13 +118,14 @@ def audited_run(job: PlantedAudit, config: PlantConfig, reporter: Reporter | Non
         return run
     if config.scored_part is not None and job.remote.tokenizer is None:
         raise InputError(
-            f"only {config.scored_part} is scored, and heldin needs a tokenizer to find it: give --tokenizer"
+            f"heldin scores only {config.scored_part}, and needs a tokenizer to find this part: give --tokenizer"
         )
     if run.attack.access != (Access.LOG_PROBABILITIES,):
         # The positive control and the name of a look both read losses, which a server of text does not give.
         raise InputError(
-            f"attack.access is {' and '.join(run.attack.access)}, but a planted audit behind an endpoint needs"
-            " log-probabilities: audit the weights (--model), or plant with attack.access log-probabilities alone"
+            f"attack.access is {' and '.join(run.attack.access)}, but a planted audit of an endpoint supports only"
+            " log-probabilities: audit the weights (--model), or set attack.access to log-probabilities only and"
+            " plant again"
         )
     # Which are left out depends on the endpoint alone, and on no coin.
     reporter = reporter or LineReporter(lambda line: None)
@@ -206,9 +208,9 @@ def window_of(model: ScoredModel) -> int | None:
 def weights_of(job: PlantedAudit, target: LanguageModel | None) -> str:
     """Return a name that identifies the audited weights.
 
-    The weights of a model behind an endpoint are unknown. Its name consists of the address and the score of a public
-    text, so another model at the same address counts as another look with separate scores. A model that changed during
-    scoring is never recognised again.
+    The weights of a model behind an endpoint are unknown. The name therefore consists of the address and the score of a
+    public text, so another model at the same address counts as another look with separate scores. A model that changed
+    during scoring is never recognised again.
 
     Raises:
         InputError: the endpoint cannot be reached.

@@ -2,8 +2,8 @@
 
 The log is a folder with a *segment* for each start of a training and each of its processes. A segment has two files.
 ``segment-0001-0.json`` describes the process and its checkpoints. ``segment-0001-0.reads`` has one ``READ`` per
-sequence, in order. Each segment contains the digest of the previous segment, so a missing segment is noticed. The log
-is a plain file, so the person who signs is responsible for it (docs/plant.md).
+sequence, in order. Each segment contains the digest of the previous segment, so heldin notices a missing segment. The
+log is a plain file, so the person who signs is responsible for it (docs/plant.md).
 """
 
 import hashlib
@@ -160,7 +160,7 @@ def read_segment(path: Path) -> Segment:
     try:
         return _SEGMENTS.validate_python(content)
     except ValidationError as error:
-        raise DamagedLogError(f"'{path}' is not a segment of a training log: restore it") from error
+        raise DamagedLogError(f"'{path}' is not a segment of a training log: restore this file") from error
 
 
 def read_log(folder: Path) -> tuple[tuple[Segment, ...], ...] | None:
@@ -175,22 +175,23 @@ def read_log(folder: Path) -> tuple[tuple[Segment, ...], ...] | None:
     for path in sorted(folder.glob("segment-*.json")):
         segment = read_segment(path)
         if path != segment_path(folder, segment.header.number, segment.header.process):
-            raise DamagedLogError(f"'{path}' contains a segment that does not match its name: restore it")
+            raise DamagedLogError(f"'{path}' contains a segment that does not match the file name: restore this file")
         starts.setdefault(segment.header.number, []).append(segment)
     if not starts:
-        raise DamagedLogError(f"'{folder}' contains no segment: restore it")
+        raise DamagedLogError(f"'{folder}' contains no segment: restore the folder")
     previous: dict[int, str] = {}
     for number in range(1, max(starts) + 1):
         members = {segment.header.process: segment for segment in starts.get(number, [])}
         expected = members[0].header.processes if 0 in members else 1
         lost = next((process for process in range(expected) if process not in members), None)
         if lost is not None:
-            raise DamagedLogError(f"'{segment_path(folder, number, lost)}' is missing: restore it")
+            raise DamagedLogError(f"'{segment_path(folder, number, lost)}' is missing: restore this file")
         for process, segment in sorted(members.items()):
             if segment.header.previous != previous.get(process, ""):
                 path = segment_path(folder, number, process)
                 raise DamagedLogError(
-                    f"'{path}' does not follow the previous segment, so a segment was removed or exchanged: restore it"
+                    f"'{path}' does not follow the previous segment, so a segment was removed or exchanged: restore"
+                    " the segment"
                 )
             previous[process] = segment.header.digest()
     return tuple(tuple(starts[number]) for number in sorted(starts))
@@ -288,7 +289,10 @@ def _at(segment: Segment, step: int, folder: Path) -> Checkpoint:
     kept = next((kept for kept in segment.checkpoints if kept.step == step), None)
     if kept is None:
         path = segment_path(folder, segment.header.number, segment.header.process)
-        raise DamagedLogError(f"'{path}' lacks the checkpoint of step {step}, which another process saved: restore it")
+        raise DamagedLogError(
+            f"'{path}' lacks the checkpoint of step {step}, although another process saved this checkpoint: restore"
+            " this file"
+        )
     return kept
 
 
@@ -298,14 +302,14 @@ def _reads(segment: Segment, kept: Checkpoint, folder: Path) -> Reads:
         with path.open("rb") as stream:
             content = stream.read(kept.reads * READ.itemsize)
     except OSError as error:
-        raise DamagedLogError(f"'{path}' cannot be read: restore it") from error
+        raise DamagedLogError(f"'{path}' cannot be read: restore this file") from error
     if hashlib.sha256(content).hexdigest() != kept.sha256:
-        raise DamagedLogError(f"'{path}' is damaged or was changed: restore it")
+        raise DamagedLogError(f"'{path}' is damaged or was changed: restore this file")
     return np.frombuffer(content, dtype=READ)
 
 
 def own_bounds(tokens: Sequence[int], ends: frozenset[int]) -> tuple[int, int]:
-    """Return where a row's own tokens begin and end, without the tokens that a trainer adds around them."""
+    """Return the bounds of a row's own tokens, without the tokens that a trainer adds around these tokens."""
     first, last = 0, len(tokens)
     while first < last and tokens[first] in ends:
         first += 1
@@ -315,5 +319,5 @@ def own_bounds(tokens: Sequence[int], ends: frozenset[int]) -> tuple[int, int]:
 
 
 def hash_of(tokens: Sequence[int]) -> bytes:
-    """Return a hash of token ids, without trailing zeros, because numpy's byte arrays drop trailing zeros as well."""
+    """Return a hash of token ids. Trailing zeros are dropped, because numpy's byte arrays drop trailing zeros too."""
     return hashlib.blake2b(np.asarray(tokens, dtype=np.int64).tobytes(), digest_size=_SIZE).digest().rstrip(b"\0")

@@ -49,7 +49,7 @@ _LINES = pa.schema([("line", pa.large_string())])
 _PLACE = pa.field("heldin place", pa.large_binary())
 _PACKED = {".gz": "gzip", ".zst": "zstd"}
 _FIRST = 1000  # rows that are asked whether they share a system message
-_TO_NAME = "name yours under 'columns'"
+_TO_NAME = "name your columns under 'columns'"
 ENDS = 2  # tokens that a trainer may put around a row: start and end
 _SHORT_MAIL = 150  # characters: about the shortest of the made-up mails
 _LEAST_BITS = 32  # of a column that takes new numbers for users or rows
@@ -93,7 +93,8 @@ class TrainingSet:
             return None
         if absent := [name for name in self.columns.drop if name not in schema.names]:
             raise InputError(
-                f"'{self.path}' has no column '{absent[0]}', which columns.drop lists: remove it from columns.drop"
+                f"'{self.path}' has no column '{absent[0]}', although columns.drop lists this column: remove"
+                f" '{absent[0]}' from columns.drop"
             )
         for name in self.columns.drop:
             schema = schema.remove(schema.get_field_index(name))
@@ -129,7 +130,7 @@ class TrainingSet:
             missing = set(self.copied_splits) - {*self.splits()}
             if missing or self.split in self.copied_splits:
                 name = min(missing, default=self.split)
-                raise InputError(f"copied_splits: '{name}' is not another split of '{self.path}'. Remove it")
+                raise InputError(f"copied_splits: '{name}' is not another split of '{self.path}'. Remove this name")
         schema = self.schema or _LINES
         self._check_names(schema)
         names = [_PLACE.name, *(name.casefold() for name in schema.names)]
@@ -168,8 +169,8 @@ class TrainingSet:
             type_ = schema.field(name).type
             if (known.get(name) or {}).get("_type") == "ClassLabel":
                 raise InputError(
-                    f"'{self.path}': column '{name}' is a ClassLabel, which stores the names with the data. Write the"
-                    " column as text"
+                    f"'{self.path}': column '{name}' is a ClassLabel, so the rows contain numbers instead of names."
+                    " Write the column as text"
                 )
             if pa.types.is_integer(type_) and type_.bit_width < _LEAST_BITS:
                 raise InputError(
@@ -189,8 +190,8 @@ class TrainingSet:
     ) -> Iterator[tuple[Record, Row]]:
         """Yield the record (user, text, id, date) and all columns of every usable row, in order.
 
-        If only parts of texts count, the record also has the parts. It lacks them if ``unparted`` is known, because an
-        earlier pass stored them.
+        If only parts of texts count, the record also has the parts. The record has no parts if ``unparted`` is known,
+        because an earlier pass stored the parts.
 
         Args:
             bad: counts unusable rows.
@@ -229,7 +230,7 @@ class TrainingSet:
                 yield record, {name: value for name, value in row.items() if name not in self.columns.drop}
 
     def _document(self, row: Row, number: int, unparted: list[int] | None, late: set[str] | None) -> Document | None:
-        """Return the text with its parts; None if texts have no parts, or an earlier pass stored them.
+        """Return the text with its parts; None if texts have no parts, or an earlier pass stored the parts.
 
         Raises ValueError for a row without a scored part, and adds its number to ``unparted``. Adds late texts to
         ``late``.
@@ -383,7 +384,7 @@ def with_made_up_rejected(row: Row, columns: PlantColumns, record: str, seed: in
     """Return a canary user's row with a made-up rejected text, as long as the rejected text of the row that lends its
     form.
 
-    The lending row's rejected text itself cannot be used: the row is set aside, and may belong to a non-member.
+    heldin cannot use the lending row's rejected text: the row is set aside, and may belong to a non-member.
 
     Args:
         row: canary user's row, with the other columns of the lending row.
@@ -407,14 +408,14 @@ def require_named(columns: PlantColumns, row: Row, where: str) -> None:
     # A column that is named almost so is the one that is meant.
     if user is not None and user not in row and not difflib.get_close_matches(user, row, n=1):
         advice += (
-            ". If rows have no users, set columns.user to null and split.canaries_only to true. Each row then counts as"
-            " a user, and the audit says nothing about people who wrote several"
+            ". If rows have no users, set columns.user to null and split.canaries_only to true. Each row then"
+            " counts as a user, and the audit makes no statement about people who wrote several rows"
         )
     # Copied with the other columns of a row that is set aside, it would be trained on.
     if REJECTED in row and columns.rejected is None and REJECTED not in columns.drop:
         raise InputError(
-            f"{where}: training reads the texts of column '{REJECTED}'. Set columns.rejected to this column, or leave"
-            " it out with columns.drop"
+            f"{where}: training reads the texts of column '{REJECTED}'. Set columns.rejected to this column, or"
+            " leave the column out with columns.drop"
         )
     for column in (*columns.text_columns, *([] if columns.rejected is None else [columns.rejected])):
         named = Columns(**{"user": column, **columns.others(), "text": column})
@@ -422,7 +423,7 @@ def require_named(columns: PlantColumns, row: Row, where: str) -> None:
 
 
 def look_at(config: PlantConfig) -> None:
-    """Read the first row of a training file before any model is loaded. Raises InputError if it lacks a column."""
+    """Read the first row of a training file before any model is loaded. Raises InputError if the row lacks a column."""
     path, names = config.training, [*config.columns.others().values(), *config.columns.text_columns]
     if is_dataset(path):
         return

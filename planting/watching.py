@@ -1,8 +1,8 @@
-"""Watch which sequences a model gets in every training step, whatever the trainer.
+"""Watch which sequences a model gets in every training step, under any trainer.
 
-A hook before the model's forward pass sees the inputs of the loss, after sampler, collator, packing and any change that
-the trainer makes to labels. The hook changes no weight and draws no random number. It needs the manifest and the
-training set, which anyone who trains has. It never needs the ledger.
+A hook before the model's forward pass sees the inputs of the loss, after sampler, collator, packing and any change of
+labels by the trainer. The hook changes no weight and draws no random number. It needs the manifest and the training
+set, which anyone who trains has. It never needs the ledger.
 """
 
 import contextlib
@@ -147,7 +147,8 @@ class Watch:
 
     @contextlib.contextmanager
     def labels_of_batch(self, labels: Any) -> Iterator[None]:
-        """In this block, use these labels for forward passes without labels. They are read when a pass begins.
+        """In this block, use these labels for forward passes without labels. The watch reads the labels when a pass
+        begins.
 
         Args:
             labels: tensor of shape (rows, tokens); any other value means that labels are unknown.
@@ -159,7 +160,8 @@ class Watch:
             self._labels = None
 
     def labels_of_loss(self, labels: Any) -> None:
-        """Use these labels for the last forward pass instead of the batch's, because its loss is computed from them."""
+        """Use these labels for the last forward pass instead of the batch's labels, because the trainer computes the
+        loss from them."""
         if self._pending:
             self._pending[-1].labels = _copy(labels, like=self._pending[-1].ids)
 
@@ -310,7 +312,7 @@ def _bounds(length: int, positions: Array | None) -> Sequence[int]:
 
 
 def _training_set(planted: Path) -> str:
-    """Return the hash of the training set. Raises InputError if it does not match the manifest."""
+    """Return the hash of the training set. Raises InputError if the set does not match the manifest."""
     path = planted / MANIFEST
     try:
         manifest = unstamped(json.loads(path.read_text(encoding="utf-8")), path, "plant again")
@@ -320,7 +322,7 @@ def _training_set(planted: Path) -> str:
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise InputError(f"'{path}' is missing or damaged: give the folder that heldin plant wrote") from error
     if not training.exists():
-        raise InputError(f"'{training}' is missing: keep the training set next to its manifest")
+        raise InputError(f"'{training}' is missing: keep the training set next to the manifest")
     if content_sha256(training) != stated:
-        raise InputError(f"'{training}' is not the training set of the manifest: restore it")
+        raise InputError(f"'{training}' is not the training set of the manifest: restore this file")
     return stated

@@ -41,8 +41,8 @@ class Row:
         auroc: AUROC of the primary attack.
         auroc_low: lower end of the 95 % interval of ``auroc``.
         auroc_high: upper end of the 95 % interval of ``auroc``.
-        difference: AUROC minus the first run's, with a 95 % interval; None in the first row, and for runs that cannot
-            be compared.
+        difference: AUROC minus the first run's AUROC, with a 95 % interval; None in the first row, and for runs that
+            cannot be compared.
         paired: whether both runs have the same members and non-members, so the interval uses paired differences.
         tpr_at: pairs (FPR, TPR); TPR is None if there are too few non-members for this FPR.
         ceiling: the accountant's bound on AUROC; None without a bound.
@@ -109,7 +109,7 @@ def compare(folders: Sequence[Path], over: str | None = None, pair: Pair | None 
     """
     # Before any record is read: every row after the first is held against the first.
     if len(folders) < 2:
-        raise InputError("give the folders of at least two finished runs to compare")
+        raise InputError("a comparison needs two runs: give the folders of at least two finished runs")
     records = [read_record(folder / "record.json") for folder in folders]
     rows = [_row(folder, record, records[0], over) for folder, record in zip(folders, records, strict=True)]
     # A difference of numbers that do not compare, as ``_notes`` says, would be read all the same.
@@ -264,7 +264,8 @@ def _defense(training: TrainingFacts | None) -> str:
 
 
 def _same(record: Record) -> tuple[tuple[str, Hashable], ...]:
-    """Return the properties that runs must share. Otherwise a difference may not come from the defense."""
+    """Return the properties that comparable runs share. If they differ, a difference of results may not come from the
+    defense."""
     return (
         ("corpora", record.corpus.fingerprint),
         ("reference models", record.reference.fingerprint),

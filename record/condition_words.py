@@ -39,7 +39,8 @@ def unmet_flaws(facts: PlantedFacts) -> tuple[Statement, ...]:
 
 
 def unshown_flaws(facts: PlantedFacts) -> tuple[Statement, ...]:
-    """Return the reasons why no effect of canary rows is shown; empty if it is shown, or without canary users."""
+    """Return the reasons why no effect of canary rows is shown; empty if an effect is shown, or there are no canary
+    users."""
     if facts.control is None or facts.control.shows_effect:
         return ()
     flaws = {
@@ -52,7 +53,7 @@ def unshown_flaws(facts: PlantedFacts) -> tuple[Statement, ...]:
 
 
 def condition_lines(facts: PlantedFacts, *, every: bool = False) -> list[str]:
-    """Return a line for each condition that heldin did not check itself. If one is not met, also return the counts.
+    """Return a line for each condition that heldin did not check. If a condition is not met, also return the counts.
 
     Args:
         facts: facts of the planted set.

@@ -1,7 +1,8 @@
 """The record of a run: one typed, versioned document with every number in a report.
 
-The record is internal, and says that it contains exact statistics about private users. It contains no user names, texts
-or secrets, only commitments to the secrets. ``masked`` and ``without_names`` remove names from configs and commands.
+The record is internal, and states that it contains exact statistics about private users. The record contains no user
+names, texts or secrets, only commitments to the secrets. ``masked`` and ``without_names`` remove names from configs and
+commands.
 """
 
 import json
@@ -39,7 +40,7 @@ from heldin.words.statement import Statement
 # Keys whose values are patterns of user names, wherever they stand in a config.
 _NAMES = {"include", "exclude"}
 _SECTIONS = ("users", "public_validation")  # set as a whole, they hold such patterns
-_AGAIN = "run the command that wrote it again"
+_AGAIN = "repeat the command that wrote this file"
 F = TypeVar("F", bound=Facts)
 Kind = Literal["run", "audit", "planted", "trainings"]
 
@@ -48,9 +49,9 @@ class PrecisionFacts(Facts):
     """The precision of the models for scoring, and how much it changed a sample of the primary attack's scores.
 
     Attributes:
-        precision: bf16, fp16, int8 or nf4.
-        reason: why the precision is not float32: the user set it, it is the target's own (auto), or memory is too
-            small.
+        precision: name of the precision: bf16, fp16, int8 or nf4.
+        reason: why the precision is not float32: the user set the precision, the target has this precision (auto), or
+            memory is too small.
         statistic: the primary attack.
         values: number of texts in the sample; number of users, if the statistic uses all of a user's texts.
         mean_shift: mean difference from float32, with its sign; null if float32 did not fit into memory.
@@ -120,7 +121,7 @@ class Body(Results):
 
     Attributes:
         config: the run's config without names of people, or the options of an audit.
-        corpus: the texts.
+        corpus: facts about the texts.
         split: members and non-members.
         target: the audited model.
         reference: the reference model of the primary attack.
@@ -204,7 +205,8 @@ class Record(Body):
 
     Attributes:
         internal: true, because the record has exact statistics about private users: do not publish it.
-        kind: a run, or an audit of a checkpoint, of a planted training, or of many independent trainings.
+        kind: kind of the record: a run, or an audit of a checkpoint, of a planted training, or of many independent
+            trainings.
         name: name of the run or audit, chosen by its user.
         created: UTC time at which the record was written.
         command: the command, without names of people.
@@ -223,8 +225,8 @@ class Record(Body):
     def counted_attack(self) -> AttackResult:
         """Return the attack whose flagged people page one counts: the deciding attack, or else the primary attack.
 
-        It is the primary attack if the deciding attack has a changed setting, because the record then has no curve for
-        the deciding attack.
+        If the deciding attack has a changed setting, the result is the primary attack, because the record then has no
+        curve for the deciding attack.
         """
         strongest = self.decision.decision.strongest
         return self.primary() if strongest is None or self.decides_by_a_dial() else self.attacks[strongest]
@@ -362,13 +364,13 @@ def read_record(path: Path, *, checked: bool = True) -> Record:
         # A damaged record has an error at every field that is missing; the first one says enough.
         first = error.errors()[0]
         raise InputError(
-            f"'{path}' is not a complete record ({'.'.join(map(str, first['loc']))}: {first['msg']}): run the command"
-            " that wrote it again"
+            f"'{path}' is not a complete record ({'.'.join(map(str, first['loc']))}: {first['msg']}): repeat the"
+            " command that wrote this file"
         ) from error
 
 
 def masked(config: dict[str, Any]) -> dict[str, Any]:
-    """Return the config. The number of patterns replaces each list of user-name patterns."""
+    """Return the config with each list of user-name patterns replaced by the number of patterns."""
     return {key: _masked(value, key) for key, value in config.items()}
 
 

@@ -25,12 +25,12 @@ class SkippedRows(Facts):
     """Rows that heldin skipped when it read the texts of a group.
 
     Attributes:
-        group: the file of members or of non-members, or the corpus of both.
+        group: source of the rows: the file of members, the file of non-members, or the corpus of both.
         rows: total number of rows.
         without_text: number of rows without text.
         unusable: number of other unusable rows.
         users: number of users, including those in ``users_lost``.
-        users_with: number of users with a skipped row. A row whose user is unknown counts for no user.
+        users_with: number of users with a skipped row. A row without a known user counts for no user.
         users_lost: number of users whose rows were all skipped.
     """
 
@@ -68,7 +68,7 @@ class TurnFacts(Facts):
         loss: turns that the loss counts.
         attack: turns that the attack scores.
         mask_from: how heldin finds the assistant's parts: by the template's own marks, by TRL's variant of the
-            template, or by the positions of turns in its text; null if no template wrote the rows.
+            template, or by the positions of turns in the template's text; null if no template wrote the rows.
         template: hash of the template, its variant, its options and its special tokens.
     """
 
@@ -82,7 +82,7 @@ class TurnFacts(Facts):
 
 
 class CorpusFacts(Facts):
-    """The texts.
+    """Facts about the texts of an audit.
 
     Attributes:
         fingerprint: hash of users, ids and texts.
@@ -161,11 +161,11 @@ class Overlaps(Facts):
 
 
 class TrainingFile(Facts):
-    """The file that an audit was given as training data. heldin searches it for the audited users.
+    """The file that the user gave as training data. heldin searches this file for the audited users.
 
     Attributes:
         texts: number of scored texts of members.
-        texts_there: number of these texts that are in the file, word for word.
+        texts_there: number of scored texts of members that are in the file, word for word.
         members_there: number of members whose names are in the file.
     """
 
@@ -227,7 +227,7 @@ class AnswerFacts(Facts):
         same: number of cuts whose continuations were all equal.
         cuts: number of cuts with at least two continuations.
         changed: whether the server reported several models, or answered public words differently at the end; null if
-            its answers always differ.
+            the server's answers always differ.
     """
 
     top_k: int
@@ -267,8 +267,8 @@ class AdapterFacts(Facts):
 
     Attributes:
         base: the loaded base model, by folder or hub name.
-        named: base model in the adapter's config, if the user replaced it by ``base``; null if the user did not.
-        beside: number of other adapters and models in the adapter's folder; they were not loaded.
+        named: base model in the adapter's config, if the user replaced this model with ``base``; null otherwise.
+        beside: number of other adapters and models in the adapter's folder; heldin did not load them.
     """
 
     base: str
@@ -299,7 +299,8 @@ class ModelFacts(Facts):
 
     @property
     def loaded(self) -> str:
-        """Return clauses about the format of the weights and the adapter's base; "" if neither is known."""
+        """Return clauses about the format of the weights and the adapter's base; "" if heldin knows neither of the
+        two."""
         parts = [f"weights stored as {self.stored}"] if self.stored else []
         if self.adapter is not None:
             named = f" (its config names '{self.adapter.named}')" if self.adapter.named else ""
@@ -360,7 +361,7 @@ class RemovalFacts(Facts):
         name: name of the defense.
         before: number of records before the defense.
         removed: number of records that the defense removed.
-        users: number of users whose records the defense removed, or whose texts it changed.
+        users: number of users with a removed record or a changed text.
         changed: number of records whose text the defense changed; null for a defense that removes records.
     """
 
@@ -413,7 +414,8 @@ class ExposedShare(Facts):
 
     Attributes:
         exposed: the number of records.
-        epsilon: epsilon for a person with this many records; null if it is above 1,000, which is not computed.
+        epsilon: epsilon for a person with this many records; null above 1,000, because heldin computes no larger
+            epsilon.
         users: share of users with at most this many records, among users with any record.
         entities: share of recognised entities with at most this many records; null without a source of entities.
     """
@@ -504,7 +506,7 @@ class PickedLayers(Facts):
 
     Attributes:
         layers: full names of the layers.
-        candidates: number of linear layers of the model, from which they were picked.
+        candidates: number of linear layers of the model, among which the gradients picked.
         users: number of public users.
     """
 
@@ -518,9 +520,9 @@ class TrainingFacts(Facts):
 
     Attributes:
         defense: kind of the defense in the config.
-        promise: the guarantee with its conditions, or the reason why there is none.
+        promise: the guarantee with its conditions, or the reason why there is no guarantee.
         unit: the protected unit: user, example, user-entity or none.
-        epsilon: epsilon of the guarantee; null without one.
+        epsilon: epsilon of the guarantee; null without a guarantee.
         delta: the plan's delta, also if the plan has no guarantee; null without noise.
         noise_multiplier: standard deviation of the noise, divided by the clip norm.
         cautions: warnings about the guarantee.
@@ -538,7 +540,7 @@ class TrainingFacts(Facts):
         removals: effect of each data-side defense.
         seconds: duration of the training.
         by_exposure: the guarantee by exposure; null for mechanisms without entities.
-        exposed: exposure of users and entities under text sampling, measured on private data.
+        exposed: how many training records users and entities are in, under text sampling; measured on private data.
         gradients: number of computed gradients of records, with one count per record and step; null for independent
             trainings.
         fit: the plan compared with the data; null without noise.
@@ -687,7 +689,7 @@ class ScoredTexts(Facts):
     """Whether the scored texts are training texts.
 
     Attributes:
-        kind: fresh texts, training texts, both, or not known.
+        kind: kind of the texts: fresh texts, training texts, both, or unknown.
         known_by: source of heldin's knowledge.
     """
 

@@ -43,7 +43,7 @@ Parts = Sequence[str]  # of a text, which is found by any of them: its turns, or
 def seen_in_training(texts: Mapping[str, Sequence[Parts]], training: Iterable[tuple[str, str]]) -> Seen:
     """Search training records for users and their texts. Memory use depends only on the texts that are searched for.
 
-    An empty part never matches, for example that of a document without counted text.
+    An empty part never matches, for example the part of a document without counted text.
 
     Args:
         texts: texts to search for, by user.
@@ -119,7 +119,7 @@ def skipped_alike(members: SkippedRows, others: SkippedRows) -> float:
     """Return the p-value of the hypothesis that rows are skipped, and users lose all rows, equally often in both
     groups.
 
-    It combines two Fisher exact tests, one for each part of the hypothesis, with a correction for two tests.
+    The p-value combines two Fisher exact tests, one for each part of the hypothesis, with a correction for two tests.
     """
     # Of users and not of rows: the rows of one user come from one place.
     groups = (members, others)

@@ -45,8 +45,8 @@ def figures_of(fit: PlanFit) -> list[Statement]:
 
 
 def differences_of(fit: PlanFit) -> list[Statement]:
-    """Return the numbers that differ by at least a fifth, and the users who may explain it; empty if no number
-    differs."""
+    """Return the numbers that differ by at least a fifth, and the users who may explain the difference; empty if no
+    number differs."""
     far = [code for code, (number, stated) in _stated(fit).items() if abs(number - stated) >= DIFFERS * stated]
     # Users below the group size are no difference in themselves: a group size above the median is a choice.
     short = [PlanFitText.SHORT] if far and fit.short else []

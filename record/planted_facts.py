@@ -88,7 +88,7 @@ class Condition(Facts):
 
     Attributes:
         name: name of the condition.
-        known_by: whether heldin checked the condition, the person who signs declared it, or it is not met.
+        known_by: how the condition is known: heldin checked it, the person who signs declared it, or it is not met.
         reasons: one or more reasons for the state.
         look: number of the earlier look that found the condition not met; null if there was none.
     """
@@ -100,7 +100,7 @@ class Condition(Facts):
 
 
 class JoinedRows(Facts):
-    """Counts of the ends of sequences, for rows that were joined and cut, so no row can be recognised.
+    """Counts of the ends of sequences, for training that joined and cut rows, so the log shows no whole row.
 
     Attributes:
         ends: number of token runs at the beginning and the end of each distinct sequence.
@@ -135,9 +135,9 @@ class ReadingOrder(Facts):
         canary_users: number of canary users whose rows were read.
         other_users: number of other users whose rows were read.
         earlier: probability that a canary row was read earlier than another row, on average over its reads.
-        deviation: ``earlier`` minus a half, in standard errors.
+        deviation: ``earlier`` minus 1/2, in standard errors.
         last_earlier: probability that a canary row was read for the last time before another row's last time.
-        last_deviation: ``last_earlier`` minus a half, in standard errors.
+        last_deviation: ``last_earlier`` minus 1/2, in standard errors.
     """
 
     canary_users: int
@@ -249,10 +249,11 @@ class ControlFacts(Facts):
     The gain of a row is the reference's loss on the row minus the audited model's, in nats per token.
 
     Attributes:
-        outcome: passed: members among canary users gained more than non-members. Weakened: they gained more, but less
-            clearly than single real rows. No effect: they gained no more, and real rows gained more than chance
-            explains. Undecided: chance may explain the difference. Unusable: trained real rows gained no more than
-            others. Not measured: there are too few rows or canary users, or the model is behind an endpoint.
+        outcome: result of the control. Passed: members among canary users gained more than non-members. Weakened: they
+            gained more, but less clearly than single real rows. No effect: they gained no more, and real rows gained
+            more than chance explains. Undecided: chance may explain the difference. Unusable: trained real rows gained
+            no more than others. Not measured: there are too few rows or canary users, or the model is behind an
+            endpoint.
         trained_rows: number of trained real rows in the sample.
         untrained_rows: number of untrained real rows in the sample.
         rows_auroc: probability that a trained row gained more than an untrained row; null if it was not measured.
@@ -264,7 +265,7 @@ class ControlFacts(Facts):
         difference_lower: lower limit of ``rows_auroc`` minus ``canary_auroc``.
         level: probability that a limit is wrong.
         noticed_from: lowest AUROC of trained real rows for which the control notices each known filter with probability
-            0.8, by the plan and by the measured rows; null if it never does.
+            0.8, by the plan and by the measured rows; null if the control notices no such filter.
     """
 
     outcome: ControlOutcome
@@ -319,7 +320,7 @@ class PlantedFacts(Facts):
         looks: number of looks that the plan allows.
         evidence: evidence that the plan requires: a log of ``AuditCallback``, or a declaration.
         declared_by: person who declared the conditions that heldin cannot check; null if nobody did.
-        conditions: the conditions of a certified statement, and the evidence for each.
+        conditions: the conditions of a certified statement, each with its evidence.
         training: counts of the sequences given to the model; null without a log.
         control: whether canary rows had an effect; null without canary users.
         form: the difference between canary rows and real rows by text alone; null without canary users.

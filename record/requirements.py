@@ -26,9 +26,9 @@ class Held:
 
     Attributes:
         status: met or broken if the confidence limit shows it; not shown if neither is certain; or not measured.
-        value: the measured value; with several attacks, the largest; None if not measured.
-        reach: the 95 % confidence limit that decides: the nearer one for a broken limit, otherwise the farther one. It
-            is the value itself for an exact measure; None if not measured.
+        value: the measured value (the largest, if there are several attacks); None if not measured.
+        reach: the 95 % confidence limit that decides: the nearer limit for a broken requirement, otherwise the farther
+            limit. For an exact measure, this is the value; None if not measured.
         exact: whether the plan alone determines the measure.
     """
 
@@ -96,8 +96,8 @@ def _epsilon_at(training: TrainingFacts, exposed: int | None) -> float | None:
 def aurocs(record: Record) -> dict[tuple[str, str], Estimate]:
     """Return the AUROC of every attack with every aggregation, and of every changed setting of the attacker.
 
-    All these AUROCs count against a limit, because an attacker could have chosen any of them. Empty for independent
-    trainings and for canary users: they are made to be distinguishable, and limits do not apply to them.
+    All these AUROCs count against a limit, because an attacker could have chosen any of them. The result is empty for
+    independent trainings and for canary users. Both are designed to be distinguishable, so limits do not apply to them.
     """
     if record.trainings is not None or record.split.audited == "canaries":
         return {}

@@ -160,7 +160,7 @@ class CellResult(Facts):
         canaries_answer: the answer for canary users, if the audit is about other people; null without canary users.
         verdicts: verdicts on the cell's claims.
         epsilon_at_least: lower bound on the epsilon of the audited people, valid for all cells together with 95 %
-            confidence; null unless it is certified.
+            confidence; null unless the bound is certified.
         held_in: number of audited members (users and entities); null unless done.
         held_out: number of audited non-members (users and entities); null unless done.
         ledger_commitment: hash of the ledger; null unless done.
@@ -215,12 +215,12 @@ class VariantResult(Facts):
         delta: delta of the guarantee.
         cells: number of finished cells.
         auroc: AUROC of the primary attack.
-        auroc_difference: ``auroc`` minus the AUROC of the group's first variant, in the same blocks; null for the first
+        auroc_difference: ``auroc`` minus the AUROC of the group's first variant in the same blocks; null for the first
             variant.
         loss: loss on non-members' test texts, in nats per token.
         perplexity: exponential of the mean loss over all tokens of non-members' test texts.
         loss_difference: ``loss`` minus the loss of the group's first variant, on the same users.
-        gain: the base model's loss minus ``loss``.
+        gain: the base model's loss minus ``loss``, in nats per token.
         seconds: mean duration of a cell.
         gradients: mean number of computed gradients of records.
         units_of_plan: mean number of units in training, divided by the stated population; null without noise.
@@ -236,7 +236,8 @@ class VariantResult(Facts):
         epsilon_at_least: largest of the cells' jointly certified lower bounds; null if no cell has one.
         ceiling: bound on attackers' ROC curves; null without a guarantee for the audited people.
         canaries: AUROCs of canary users.
-        bands: exposure of thirds of the members.
+        bands: how exposed each third of the members is, with members sorted by number of records and by word divergence
+            (``Band``).
         dominated_by: variants that are no worse in any measure, and significantly better in one.
     """
 
@@ -307,8 +308,8 @@ class Composed(Facts):
         private: number of trainings with a guarantee for every user: cells, and shadow models that use the cells'
             mechanism.
         others: number of trainings without a guarantee for every user.
-        epsilon: epsilon of the private trainings together; null if they cannot be composed, or if it is too large to be
-            useful.
+        epsilon: epsilon of the private trainings together; null if heldin cannot compose the trainings, or if epsilon
+            is too large to be useful.
         delta: delta of this epsilon.
         adjacency: which data sets count as neighbours; null if the private trainings use different relations.
     """
@@ -373,7 +374,7 @@ class SweepResult(Facts):
         rule: the decision rule in the file; null without a rule.
         attacker: the attacker; null if no cell is done, or if the cells' attackers differ.
         config: config of the first variant, without user-name patterns.
-        composed: privacy cost of all cells, including tuning, for one user; null without a private cell.
+        composed: privacy cost of all cells, including tuning cells, for one user; null without a private cell.
         tried: combinations of settings that were tried in tuning; empty without tuning.
         tuning_contradicted: whether a tuning cell contradicts a claim, jointly certified.
         folder: the sweep's folder as its user gave it. It is not part of the document, because people may move the
@@ -410,9 +411,10 @@ class SweepResult(Facts):
 
     @property
     def exit_code(self) -> int:
-        """Exit code: CERTIFIED for a jointly contradicted claim. Otherwise it depends on the cells without a result.
+        """Exit code: CERTIFIED for a jointly contradicted claim. Otherwise the code depends on the cells without a
+        result:
 
-        It is RESUMABLE if a cell failed, else BAD_INPUT if a cell was refused, else DONE.
+        RESUMABLE if a cell failed, else BAD_INPUT if a cell was refused, else DONE.
         """
         if self.tuning_contradicted or any(variant.jointly_contradicted for variant in self.variants):
             return ExitCode.CERTIFIED
@@ -430,13 +432,12 @@ def write_sweep(result: SweepResult, folder: Path) -> None:
 def read_sweep(folder: Path) -> SweepResult:
     """Read the document. Raises InputError if it is missing, damaged, or written by another version."""
     path = folder / FILE
-    again = "run heldin sweep again, which continues"
+    again = "run heldin sweep again to continue"
     if not path.exists():
         if not (folder / "sweep.json").is_file():
             raise InputError(f"'{folder}' is not the folder of a sweep: give a folder that heldin sweep wrote")
         raise InputError(
-            f"the sweep in '{folder}' is not finished: wait for it, or run its command again (log.txt contains the"
-            " command)"
+            f"the sweep in '{folder}' is not finished: wait until the sweep ends, or repeat the command in log.txt"
         )
     content = read_document(path, again)
     try:

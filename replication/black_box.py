@@ -1,4 +1,4 @@
-"""Black-box group privacy, a looser accounting that Charles et al. compare with theirs (Figure 1)."""
+"""Black-box group privacy, a looser accounting that Charles et al. compare with their own accounting (Figure 1)."""
 
 import math
 

@@ -1,7 +1,7 @@
 """Train a small Llama-shaped chat model on conversations of made-up people, who are in no other corpus.
 
 The model stands for a released chat model, because tests cannot reach a hub. Adapters need a model that already knows
-words and turns, since there would otherwise be nothing to adapt.
+words and turns, because there would otherwise be nothing to adapt.
 """
 
 from collections.abc import Callable

@@ -1,8 +1,8 @@
 """Convert plays and mails to chats. A chat is a speech that a character hears, or a mail, and the answer to it.
 
 No record of a user contains another user's words, so an audit of these users has nobody on both sides of a chat. In
-each play, the user is the character with the most answers. For mails, conversations in which one user asks another user
-are left out.
+each play, the user is the character with the most answers. For mails, heldin leaves out conversations in which one user
+asks another user.
 """
 
 import gzip
@@ -46,8 +46,8 @@ def chats_of_plays(speeches: Iterable[Mapping[str, str]]) -> Iterator[dict[str, 
 def chats_of_mails(mails: Iterable[Mapping[str, str]], *, least: int = 8) -> Iterator[dict[str, Any]]:
     """Yield, thread by thread, a conversation for each mail in which a user answers another person.
 
-    An answer follows another person's mail in the same thread within a week. To get many users, people with the fewest
-    answers are tried first. A person becomes a user if at least ``least`` of the person's answers are to
+    An answer follows another person's mail in the same thread within a week. To get many users, the function tries
+    people with the fewest answers first. A person becomes a user if at least ``least`` of the person's answers are to
     people who are not users, and every earlier user keeps at least ``least``.
 
     Args:

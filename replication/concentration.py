@@ -1,11 +1,12 @@
-"""How far apart users' gradients are: tau over C, on which the filter of Asi & Liu depends (Chua et al. 2024, 5.3).
+"""The distances between users' gradients: tau over C, the ratio that decides about the filter of Asi & Liu (Chua et al.
+2024, 5.3).
 
 The filter continues while four fifths of the ordered pairs of users are within tau (Algorithm 3, lines 8 and 9). So tau
 must be at least the 80 % quantile of the distances between two users' mean gradients. Unless C is given, C is the
 median norm of these gradients, as in Charles et al. (Appendix F). Unrelated gradients of equal norm have a tau over C
 of the square root of 2; equal gradients have 0.
 
-The gradients are un-noised facts about users, so only public users are measured.
+The gradients are un-noised facts about users, so heldin measures only public users.
 """
 
 from collections.abc import Callable, Sequence
@@ -148,7 +149,7 @@ def measure(
     """Measure public users of a run's corpus, at the run's base model or at another model.
 
     Args:
-        config: config of the run, which need not be started.
+        config: config of a run; the run need not exist.
         reporter: receives the progress.
         group_sizes: numbers of records in a user's gradient.
         most_users: maximum number of users.

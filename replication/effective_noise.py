@@ -1,8 +1,9 @@
 """When Asi & Liu's filtered descent adds less noise than user-wise DP-SGD (Chua et al. 2024, Figures 3 and 7).
 
-Each noise is a standard deviation per coordinate of the averaged gradient. For user-wise DP-SGD it is proportional to
-its clip norm C, and for Algorithm 3 to its concentration threshold tau. Their ratio is therefore a line in tau / C,
-which crosses 1 once. The figures' records per user k affect the noises only through the number of steps.
+Each noise is a standard deviation per coordinate of the averaged gradient. For user-wise DP-SGD, the noise is
+proportional to the clip norm C, and for Algorithm 3 to the concentration threshold tau. The ratio of the two noises is
+therefore a line in tau / C, and crosses 1 once. The figures' records per user k affect the noises only through the
+number of steps.
 """
 
 import dataclasses
@@ -62,7 +63,7 @@ def filter_noise(users: int, steps: int, target_epsilon: float, delta: float) ->
     check_count("users", users)
     check_count("steps", steps)
     if not target_epsilon > 0.0:
-        raise InputError(f"target epsilon {target_epsilon} is not a number above 0")
+        raise InputError(f"target epsilon is {target_epsilon}: give a number above 0")
     # T full-batch steps are one Gaussian of mu = sqrt(T) / s_A, for which half of epsilon and of delta is left.
     noise = math.sqrt(steps) / gaussian_mu(target_epsilon / 2.0, delta / 2.0)
     concentration = math.sqrt(8.0 * (target_epsilon + math.log(steps / delta)))
@@ -143,7 +144,7 @@ def effective_noise(
     """
     settings = settings_of(users, cohorts, steps, epsilons)
     if not settings:
-        raise InputError("every cohort is larger than the users it is drawn from: give smaller cohorts or more users")
+        raise InputError("every cohort is larger than the number of users: give smaller cohorts or more users")
     rows = []
     for epsilon, t, population, cohort in settings:
         rows.append(_row(population, cohort, t, epsilon, delta))

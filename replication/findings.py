@@ -2,12 +2,11 @@
 
 A finding of a change is confirmed if the 95 % interval of the difference is on the expected side of zero. It is not
 confirmed if the interval is on the other side, or within the margin around zero. A finding of no change is confirmed if
-the interval is within the margin, and not confirmed if it is outside. Every other case cannot be judged. Each finding
-is tested separately at 95 %.
+the interval is within the margin, and not confirmed if the interval is outside the margin. Every other case cannot be
+judged. Each finding is tested separately at 95 %.
 
 For one pair of trainings, the interval covers only the choice of users. Two other trainings with the same plans would
 have another difference. ``of_one_training`` adds this uncertainty to the interval of a loss.
-difference, which ``of_one_training`` adds to the interval of a loss.
 """
 
 import math
@@ -40,9 +39,9 @@ def seen(expected: Expected, of: Change | None, margin: float = MARGIN) -> Seen:
     """Return the verdict on a finding. Without an interval (None), the finding cannot be judged.
 
     Args:
-        expected: whether the finding says that the value falls, rises or stays.
+        expected: whether the finding states that the value falls, rises or stays.
         of: the difference with its limits.
-        margin: differences within the margin count as none.
+        margin: differences within the margin count as no difference.
     """
     if of is None:
         return "cannot be judged"

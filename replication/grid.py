@@ -94,15 +94,17 @@ def grid_of(folder: Path, of: Measure, over: str, by: str, each: str | None = No
         values.setdefault(panel, {}).setdefault((a, b), {}).setdefault(cell.variant, []).append(getattr(cell, of))
         compute[panel, a, b] = cell.fit.planned if cell.fit else None
     if not values:
-        raise InputError(f"no finished cell of '{folder}' has {over} and {by}, and {of}")
+        raise InputError(
+            f"no finished cell of '{folder}' has {over}, {by} and {of}: choose keys and a measure that the cells have"
+        )
     panels = []
     for panel, places in _in_order(values):
         several = {place: sorted(of_one) for place, of_one in places.items() if len(of_one) > 1}
         if several:
             place, names = next(iter(several.items()))
             raise InputError(
-                f"{over} {place[0]} and {by} {place[1]} are the same for {', '.join(map(repr, names))}: give a key in"
-                " which they differ with --each"
+                f"{over} {place[0]} and {by} {place[1]} are the same for {', '.join(map(repr, names))}: give with"
+                " --each a key that differs between these cells"
             )
         measured = {place: float(np.mean([*of_one.values()])) for place, of_one in _in_order(places)}
         panels.append(Panel(panel, measured, _best(measured, {place: compute[panel, *place] for place in measured})))

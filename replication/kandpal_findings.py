@@ -1,7 +1,7 @@
 """The findings of Kandpal et al. (2024), tested on the runs of ``configs/two-cores``. Each test was fixed in advance.
 
-``replication.findings`` has the tests. Different runs have independent coins. Their AUROCs' intervals are combined by
-MOVER (Zou and Donner 2008), which keeps the exact limit of a group that is separated completely. Settings within one
+``replication.findings`` has the tests. Different runs have independent coins. MOVER combines the intervals of their
+AUROCs (Zou and Donner 2008), which keeps the exact limit of a group that is separated completely. Settings within one
 run are paired (DeLong).
 """
 
@@ -74,9 +74,9 @@ def _say(finding: str, verdict: str, of: Change | None, why: str = "") -> None:
 
 
 def _paired(finding: str, judge: Callable[[Change], str], row: DialSetting) -> None:
-    """Print the verdict on a setting compared with the primary one, on the same users.
+    """Print the verdict on a setting compared with the primary setting, on the same users.
 
-    A setting that separates users completely has no error estimate, so it is not judged.
+    heldin does not judge a setting that separates users completely, because there is no error estimate.
     """
     if row.difference is None:
         _say(finding, "cannot be judged", None, f"{row.auroc.value:.3f}, no interval of the difference")

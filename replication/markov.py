@@ -69,7 +69,7 @@ class Chain:
 def chain_of(spec: MarkovCorpus, user: int) -> Chain:
     """Return the chain of the user with this index, from 0. Raises InputError if the corpus has no such user."""
     if not 0 <= user < spec.users:
-        raise InputError(f"markov corpus: there is no user {user}; choose one from 0 to {spec.users - 1}")
+        raise InputError(f"markov corpus: there is no user {user}. Choose one from 0 to {spec.users - 1}")
     shared, own = _rows(spec.vocabulary, spec.seed, _SHARED, 0), _rows(spec.vocabulary, spec.seed, _OWN, user)
     # A mixture of two distributions is one: every row still sums to one.
     rows = (1 - spec.distinctiveness) * shared + spec.distinctiveness * own

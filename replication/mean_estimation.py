@@ -8,8 +8,6 @@ tests/studies/test_mean_estimation.py runs both with the same coins and noise). 
 repeats; this module tunes on separate repeats.
 
 Axes: R repeats, N users, K examples per user, m units in a cohort, H pairs of learning rate and clip norm, d.
-
-Axes: R repeats, N users, K examples of a user, m units of a cohort, H pairs of learning rate and clip norm, d.
 """
 
 import itertools
@@ -197,7 +195,9 @@ def arms_of(task: Task, budget: int) -> list[Arm]:
     groups = [2**k for k in range(task.examples.bit_length())]
     splits = [(g, budget // g) for g in groups if budget % g == 0 and 1 <= budget // g <= task.users]
     if not splits:
-        raise InputError(f"budget {budget} has no split into a power of two and at most {task.users} users: change it")
+        raise InputError(
+            f"budget {budget} has no split into a power of two and at most {task.users} users: change the budget"
+        )
     # ELS's units are all examples, and B of them are expected; ULS's are users, and B / G of them.
     els = Arm("ELS", task.examples, budget, task.users * task.examples)
     return [els, *(Arm("ULS", g, m, task.users) for g, m in splits)]
@@ -323,9 +323,9 @@ def measure_point(task: Task, setting: Setting, repeats: int, seed: int) -> Poin
         InputError: there are fewer than two repeats, the budget has no split, or no noise meets the setting.
     """
     if repeats < 2:
-        raise InputError(f"{repeats} repeats give no interval: take at least 2")
+        raise InputError(f"{repeats} repeats give no interval: give at least 2")
     if not setting.within > 0.0:
-        raise InputError(f"within-user deviation {setting.within} is not a number above 0")
+        raise InputError(f"within-user deviation is {setting.within}: give a number above 0")
     arms = arms_of(task, setting.budget)
     noise = [arm.noise_multiplier(task, setting.epsilon) for arm in arms]
     grid = np.array(list(itertools.product(LEARNING_RATES, CLIP_NORMS)))

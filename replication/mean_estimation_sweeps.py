@@ -30,7 +30,7 @@ NAMES: dict[Swept, str] = {
 
 @dataclass(frozen=True)
 class Sweeps:
-    """The values of each sweep. The other two parameters stay at the paper's defaults (``Setting``).
+    """The values of each sweep. The two other parameters stay at the paper's defaults (``Setting``).
 
     Attributes:
         epsilon: values of epsilon per user.

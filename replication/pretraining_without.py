@@ -58,7 +58,9 @@ class Rule:
     def __post_init__(self) -> None:
         listed = self.fine_tuning_url is not None or bool(self.hosts)
         if listed and self.url is None:
-            raise InputError("--fine-tuning-url and --host need --url: the column of the pre-training corpus with URLs")
+            raise InputError(
+                "--fine-tuning-url and --host need --url: give the column of the pre-training corpus with URLs"
+            )
         if blank := [host for host in self.hosts if not _address(host)[0]]:
             raise InputError(f"--host '{blank[0]}' names no host: give one such as stackoverflow.com")
         if self.url is not None and not listed:
@@ -113,7 +115,7 @@ def write_without(config: RunConfig, rule: Rule, out: Path, reporter: Reporter) 
     Args:
         config: config of a run; its ``model.pretrain.source`` is the corpus to clean.
         rule: the rule that decides which texts are removed.
-        out: a new file whose name ends in .jsonl.
+        out: a new file with a name that ends in .jsonl.
 
     Raises:
         InputError: the config gives protected users a guarantee, a corpus is unusable, or no record would remain.
@@ -121,7 +123,7 @@ def write_without(config: RunConfig, rule: Rule, out: Path, reporter: Reporter) 
     pretrain, facts = config.model.pretrain, out.with_suffix(".json")
     if out.suffix != ".jsonl" or out.exists() or facts.exists():
         raise InputError(
-            f"--out '{out}': name a new file that ends in .jsonl; '{facts.name}' next to it has the counts"
+            f"--out '{out}': name a new file that ends in .jsonl, without an old '{facts.name}' next to this file"
         )
     if pretrain is None or pretrain.source is None:
         raise InputError("the config has no model.pretrain.source: set it to the public corpus to clean")
@@ -130,7 +132,8 @@ def write_without(config: RunConfig, rule: Rule, out: Path, reporter: Reporter) 
     if mechanism.unit != "none" and not mechanism.base_model_saw_protected:
         raise InputError(
             f"defense {config.defense.kind} would protect the texts that decide what is removed, but no accountant"
-            " covers that: set defense.base_model_saw_protected: true, which voids epsilon, or defense: {kind: none}"
+            " covers that: set defense.base_model_saw_protected: true (epsilon is then void), or defense: {kind:"
+            " none}"
         )
     source = pretrain.source
     reporter.say("fine-tuning corpus: reading")
@@ -167,7 +170,7 @@ def write_without(config: RunConfig, rule: Rule, out: Path, reporter: Reporter) 
 
 
 def _with_urls(source: CorpusSource, column: str) -> Source:
-    """Return the source with URLs in place of the records' dates, which this module does not need."""
+    """Return the source with URLs in place of the records' dates, because this module needs no dates."""
     if isinstance(source, HubCorpus) or (isinstance(source, FileCorpus) and source.kind in ("jsonl", "csv", "parquet")):
         return source.model_copy(update={"columns": replace(source.columns, date=column)}).source()
     raise InputError(
@@ -176,7 +179,7 @@ def _with_urls(source: CorpusSource, column: str) -> Source:
 
 
 def _addresses(source: CorpusSource, column: str) -> Iterator[Address]:
-    """Yield the addresses in a column. Unusable rows and blank values are skipped."""
+    """Yield the addresses in a column. Skips unusable rows and blank values."""
     bad = BadRows(OnBadRows.SKIP)
     values: Iterator[Any]
     if isinstance(source, PresetCorpus):

@@ -27,7 +27,7 @@ _SECRET = secrets.SystemRandom()
 
 @dataclass(frozen=True)
 class PrivateMedian:
-    """A release, which may be published at its epsilon. The progress lines on the terminal are not part of it.
+    """A release, which may be published at its epsilon. The progress lines on the terminal are not part of the release.
 
     Attributes:
         median: released value, from 1 to ``at_most``.

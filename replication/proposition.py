@@ -137,7 +137,7 @@ def user_against_rest(spec: MarkovCorpus, user: int = 0) -> Pair:
     """Return D_u against D_-u, the weighted mixture of all other users. Raises InputError if there are no other
     users."""
     if spec.users < 2:
-        raise InputError("markov corpus: users is 1, so there are no other users: set it to 2 or more")
+        raise InputError("markov corpus: users is 1, so there are no other users: set users to 2 or more")
     chains = tuple(chain_of(spec, each) for each in range(spec.users))
     of_user = np.eye(spec.users)[user]
     # D_-u is without the user, so the others' weights are scaled up to one again.
@@ -195,8 +195,8 @@ def by_enumeration(pair: Pair, alphas: Sequence[float]) -> Measured:
     """
     if not pair.enumerable:
         raise InputError(
-            f"{pair.sequences:,} sequences are too many to enumerate; lower vocabulary or length until vocabulary **"
-            f" length is at most {LARGEST_ENUMERATION:,}, or sample"
+            f"{pair.sequences:,} sequences are too many to enumerate: lower vocabulary or length until vocabulary"
+            f" ** length is at most {LARGEST_ENUMERATION:,}, or sample"
         )
     p, q = np.zeros(pair.sequences), np.zeros(pair.sequences)
     for chain, of_p, of_q in zip(pair.chains, pair.p, pair.q, strict=True):
@@ -224,7 +224,7 @@ def by_sampling(pair: Pair, alphas: Sequence[float], draws: int, rng: np.random.
         InputError: ``draws`` is below two, or an alpha_u is outside (0, 1).
     """
     if draws < 2:
-        raise InputError(f"draws is {draws}, too few for an interval; set it to 2 or more")
+        raise InputError(f"draws is {draws}, too few for an interval: set draws to 2 or more")
     log_ratio = np.concatenate(
         [
             log_ratios(pair, draw(chain, min(_BLOCK, count - start), pair.length, rng))

@@ -1,8 +1,8 @@
 """Propositions 1 and 2 of Kandpal et al. over alpha_u, distinctiveness and mixing, at two sizes.
 
-At the small size, all sequences are enumerated. At the large size, sequences are drawn. A finding is confirmed if all
-its checks are, by the upper ends of their 95 % intervals. No correction for the number of checks is needed, because all
-must be confirmed.
+At the small size, all sequences are enumerated. At the large size, sequences are drawn. A finding is confirmed if the
+upper ends of the 95 % intervals confirm all its checks. No correction for the number of checks is needed, because every
+check must be confirmed.
 """
 
 import dataclasses
@@ -322,7 +322,7 @@ def _at(result: SizeResult, mix: Mix) -> str:
 
 
 def _exchanged(result: SizeResult, mix: Mix) -> str:
-    """Return a text about the mix with D_-u as P and D_u as Q, for which kept labels become lost labels."""
+    """Return a text about the mix with D_-u as P and D_u as Q. Kept labels then become lost labels."""
     return f"{_at(result, Mix(1.0 - mix.kept_p, 1.0 - mix.kept_q, mix.kl))}, P and Q exchanged"
 
 

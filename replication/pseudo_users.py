@@ -71,7 +71,7 @@ def deal_file(
     pairs = list(dealt([plain(its) for its in texts] if lower else texts, mean, spread, seed))
     pairs = [(user, its) for user, its in pairs if its]
     if not pairs:
-        raise InputError(f"'{file}' has no texts in column '{text}'")
+        raise InputError(f"'{file}' has no texts in column '{text}': name another file or column")
     private_directory(to.parent)
     with whole_file(to, private=True) as temporary, temporary.open("w", encoding="utf-8") as lines:
         for number, (user, its) in enumerate(pairs):

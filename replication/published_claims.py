@@ -105,7 +105,7 @@ class PublishedClaims(Tabular):
         return "epsilons that Lai et al. print, reproduced, and epsilons that hold (delta 1e-5, noise multiplier 2)"
 
     def notes(self) -> Sequence[str]:
-        """Return notes about how the numbers were computed."""
+        """Return notes about the computation of the numbers."""
         fitted = ", ".join(f"{data.cohort} of {data.users:,} ({data.name})" for data in _DATASETS)
         return (
             f"claimed: with a cohort fitted to each data set, {fitted}; as stated: with {USER_RATE:.0%} of all users",
@@ -170,8 +170,8 @@ class ClaimCurve:
         entities: category of the protected entities.
         steps: number of steps T of each point.
         claimed: epsilon by the paper's accountant.
-        holds: epsilon that holds by rule any, the paper's algorithm. It is the same for f_E+ and f_E, and for every
-            category.
+        holds: epsilon that holds by rule any, the paper's algorithm. This epsilon is equal for f_E+ and f_E, and for
+            every category.
     """
 
     dataset: str

@@ -132,7 +132,9 @@ def of_sweep(folder: Path, reporter: Reporter) -> tuple[Shortfall, ...]:
         epsilon = float(panel.value or 0)
         found += shortfalls(losses, noise[epsilon], norm, epsilon)
     if not found:
-        raise InputError(f"'{folder}' has no budget with two splits into cohort and group size")
+        raise InputError(
+            f"'{folder}' has no budget with two splits into cohort and group size: give the folder of another sweep"
+        )
     return tuple(found)
 
 

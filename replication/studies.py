@@ -71,7 +71,7 @@ def concentration(
     from replication import concentration as study
 
     if clip_norm is not None and not clip_norm > 0.0:
-        raise InputError(f"--clip-norm {clip_norm:g}: it must be above 0")
+        raise InputError(f"--clip-norm {clip_norm:g}: give a number above 0")
     private_directory(to)  # before the work
     who, rows = study.measure(
         load_config(config, set_ or []),
@@ -185,7 +185,7 @@ def personalization(
 
     rates = tuple(learning_rate or LEARNING_RATES)
     if min(rates) <= 0:
-        raise InputError(f"--learning-rate {min(rates):g}: it must be above 0")
+        raise InputError(f"--learning-rate {min(rates):g}: give a number above 0")
     options = Options(users=users, epochs=epochs, learning_rates=rates)
     where = to / "personalization.json"
     private_directory(to)  # before the work
@@ -327,7 +327,7 @@ def pretraining_without(
     from replication import pretraining_without as study
 
     if not 0.0 < threshold <= 1.0:
-        raise InputError(f"--threshold {threshold:g}: it must be above 0 and at most 1")
+        raise InputError(f"--threshold {threshold:g}: give a number above 0 and at most 1")
     rule = study.Rule(threshold, ngram, url, fine_tuning_url, tuple(host or ()))
     found = study.write_without(load_config(config, set_ or []), rule, to, reporter_for_this_terminal())
     typer.echo(json_text(study.as_dict(found)) if json else found.table(to))
@@ -344,7 +344,7 @@ def chats(
     from replication.chats import chats_of_mails, chats_of_plays, write_chats
 
     if (plays is None) == (mails is None):
-        raise InputError("give either --plays or --mails")
+        raise InputError("give exactly one of --plays and --mails")
     source, made = (mails, chats_of_mails) if plays is None else (plays, chats_of_plays)
     assert source is not None
     to = to or Path("runs") / f"{'mails' if plays is None else 'plays'}-chats.jsonl"

@@ -1,4 +1,5 @@
-"""Published findings about sweeps. Each is tested by the difference between two variants (``findings.yaml``)."""
+"""Published findings about sweeps. heldin tests each finding by the difference between two variants
+(``findings.yaml``)."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -70,11 +71,13 @@ class Finding(Section):
     @model_validator(mode="after")
     def _of_losses(self) -> "Finding":
         if self.beyond is not None and self.of != "loss":
-            raise ValueError("beyond: a difference of two differences can only be of losses")
+            raise ValueError(
+                "beyond: heldin compares two differences only of losses. Set of to loss, or leave beyond out"
+            )
         if self.share != 1.0 and (self.of != "gain" or self.beyond is not None):
-            raise ValueError("share: only gains can be compared by a share")
+            raise ValueError("share: only gains have a share. Set of to gain, or leave share out")
         if self.beyond is not None and not isinstance(self.against, str):
-            raise ValueError("against: with beyond, give the name of a variant")
+            raise ValueError("with beyond, against must be the name of a variant: give a name")
         if self.sizes and (self.beyond is None or self.expect != "more"):
             raise ValueError("sizes: set beyond, and set expect to more")
         return self
@@ -126,7 +129,7 @@ class FindingResult:
 def findings_of(name: str, sweep: Sweep) -> tuple[Finding, ...]:
     """Return the findings in ``findings.yaml`` for the sweep file ``name`` whose variants are in this sweep.
 
-    Raises InputError if the file lists findings, but this sweep has the variants of none.
+    Raises InputError if the file lists findings, but this sweep lacks the variants of every finding.
     """
     listed = TypeAdapter(dict[str, tuple[Finding, ...]]).validate_python(read_yaml(FILE)).get(name, ())
     variants = {variant.name for variant in sweep.variants}
@@ -291,7 +294,7 @@ def _like(of: str, cell: Finished) -> str:
 
 
 def _value(of: str, cell: Finished) -> Change | None:
-    """Return a cell's own number with its limits; None if the cell has none."""
+    """Return a cell's own number with its limits; None if the cell has no number."""
     if of == "auroc":
         area = cell.record.primary().auroc
         return cell.auroc, area.lower, area.upper
@@ -330,8 +333,8 @@ def _canaries(cell: Finished) -> Change | None:
 
 
 def _canary_change(first: Finished, other: Finished) -> AurocDifference | None:
-    """Return the difference as if both were independent. The interval is too wide if scores under both models
-    correlate."""
+    """Return the difference as if the two numbers were independent. The interval is too wide if scores under the two
+    models correlate."""
     if _like("canaries", first) != _like("canaries", other):
         return None
     one, two = _canaries(first), _canaries(other)

@@ -77,7 +77,7 @@ def write_messages(to: Path, people: int, seed: int, advance: Callable[[int], ob
 
 
 def people_of(rung: int) -> int:
-    """Return the number of people in a rung's corpus, for which training has the rung's number of people on average."""
+    """Return the number of people in a rung's corpus. Training then has the rung's number of people on average."""
     return rung + AUDITED // 2
 
 

@@ -147,7 +147,7 @@ def membership_scenarios(record: Record) -> list[Scenario]:
 
 
 def _together(record: Record, result: AttackResult) -> str:
-    """Return a result that is valid for all scores together. An interval of only the best score would be invalid."""
+    """Return a result that is valid for all scores together. An interval for the best score alone would be invalid."""
     scores, decision = record.decision.scores, record.decision.decision
     if scores == 1 or result.simultaneous is None:
         return f"{result.auroc.lower:.3f} to {result.auroc.upper:.3f}"
@@ -184,7 +184,7 @@ def list_other_models(record: Record) -> list[str]:
 
 
 def state_quality(record: Record) -> FactList:
-    """Return how much was tested, and how well."""
+    """Return how many users, texts and attacks the audit tested, and how well."""
     d, s = record.decision, record.split
     words = TRAININGS if record.trainings is not None else audited_by(record)
     blind = [baseline.name for baseline in record.blind if baseline.separates]

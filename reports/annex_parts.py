@@ -49,7 +49,7 @@ class Scenario:
         name: goal of the attack.
         status: whether this audit tested the attack.
         attacker: access and inputs of the attacker.
-        result: result of the test, or what follows if it was not tested.
+        result: result of the test, or the consequence of not testing.
     """
 
     name: str
@@ -155,7 +155,7 @@ def list_untried(scenarios: Sequence[Scenario]) -> str:
 def state_release(
     release: Release | None, attacks: Mapping[str, AttackFacts], tests: str = "The tests of membership"
 ) -> FactList:
-    """Return the release section of the config, and what it means for tests by these attacks."""
+    """Return the release section of the config, and its meaning for tests by these attacks."""
     if release is None:
         return FactList([("access", ""), ("rate limit", ""), ("recipients", "")])
     limit = release.rate_limit
@@ -308,7 +308,8 @@ class Promised:
 
 
 def explain_promise(promise: Promised, unit: str) -> list[list[str]]:
-    """Return (term, up to three sentences) for unit, delta and neighbours. The audit counts in ``unit``."""
+    """Return (term, up to three sentences) for unit, delta and neighbours. ``unit`` is the unit that the audit
+    counts."""
     if promise.epsilon is None or promise.delta is None:
         nothing = "None: there is no guarantee."
         return [

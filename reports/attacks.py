@@ -76,7 +76,7 @@ def tabulate_rates(record: Record) -> Table:
 
 
 def tabulate_baselines(record: Record) -> list[Block]:
-    """Return the blind baselines; empty for independent trainings, which have none."""
+    """Return the blind baselines; empty for independent trainings, because these have no baselines."""
     if record.trainings is not None:
         return []
     rows = [
@@ -122,8 +122,8 @@ def tabulate_dials(record: Record) -> Table | None:
 
 
 def tabulate_exposure(record: Record) -> Table | None:
-    """Return the table of members in groups, the most exposed first; None for an audit, which does not see the
-    training."""
+    """Return the table of members in groups, the most exposed first; None for an audit, because an audit does not see
+    the training."""
     exposed, words = record.exposure, audited_by(record)
     if exposed is None or not exposed.groups:
         return None

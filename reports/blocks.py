@@ -1,10 +1,10 @@
 """A report is a list of sections, and a section is a list of typed blocks.
 
-The tables of contents are ``record_report.SECTIONS`` and ``sweep_report.SECTIONS``. Each entry has a heading and a
-function. From a record or a sweep, the function makes the section's content, or nothing if the section does not apply.
-Two back ends lay out sections: ``typesetting`` as a PDF, ``html`` as a web page. They depend on the kinds of blocks but
-not on sections, so a new section needs only one function and its entry. Only a new kind of block needs a change in both
-back ends.
+The tables of contents are ``record_report.SECTIONS`` and ``sweep_report.SECTIONS``. Each entry has a key, and may have
+a heading and a function. The function makes the section's content from a record or a sweep, or nothing if the section
+does not apply. Two back ends lay out sections: ``typesetting`` as a PDF, ``html`` as a web page. They depend on the
+kinds of blocks but not on sections, so a new section needs only one function and its entry. Only a new kind of block
+needs a change in both back ends.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -73,7 +73,7 @@ class Table:
 
 @dataclass(frozen=True)
 class FactList:
-    """Pairs (name, value). An empty value becomes a line to fill in by hand."""
+    """Pairs (name, value). An empty value becomes a blank line that people fill in by hand."""
 
     pairs: Rows
 
@@ -127,7 +127,7 @@ class Blanks:
 
 @dataclass(frozen=True)
 class Signature:
-    """Empty lines for decision, name and date; ``basis`` says what they are based on."""
+    """Empty lines for decision, name and date; ``basis`` states the basis of the decision."""
 
     basis: str
 
@@ -211,7 +211,7 @@ class Report:
     Attributes:
         title: kind of report, and the name of its subject.
         version: version of heldin that produced the subject.
-        notice: who may read the report.
+        notice: text that states who may read the report.
     """
 
     title: str

@@ -60,7 +60,7 @@ _kept: ContextVar[list[Drawing] | None] = ContextVar("_kept", default=None)
 
 @contextmanager
 def keep_drawings() -> Iterator[list[Drawing]]:
-    """Yield a list. Every drawing that is made in this block is added to it."""
+    """Yield a list, and add every drawing made in this block to the list."""
     drawings: list[Drawing] = []
     token = _kept.set(drawings)
     try:
@@ -108,7 +108,7 @@ _CLAIMS = ("-.", "--", ":")
 def plot_people(record: Record) -> Beside | None:
     """Return the picture on page one: people as dots, flagged people filled, next to the scores of both groups.
 
-    The picture has no dots if nobody can be counted. It is None if the comparison is not valid.
+    The picture has no dots if heldin can count nobody. The result is None if the comparison is not valid.
     """
     if record.decision.decision.answer is Answer.NOT_VALID:
         return None

@@ -173,7 +173,7 @@ def _empty_kinds(groups: Sequence[CanaryGroup]) -> str:
 
 
 def _best_canaries(groups: Sequence[CanaryGroup], *, real_rows: bool) -> str:
-    """Return the highest and the lowest AUROC of a group, and what they mean."""
+    """Return the highest and the lowest AUROC of a group, and the meaning of these numbers."""
     measured = sorted((g for g in groups if g.auroc), key=lambda g: g.auroc.value if g.auroc else 0.0)
     if not measured:
         return " Too few of them are in each group to say how well the attack did."

@@ -1,4 +1,5 @@
-"""Results of measures from other packages. They are shown from the record, without importing the packages."""
+"""Results of measures from other packages. The report shows the results from the record, and imports no such
+package."""
 
 from pydantic import ValidationError
 
@@ -10,7 +11,7 @@ _WORDS = "heldin did not check what this measure computes."
 
 
 def show_measures(record: Record) -> list[Block]:
-    """Return, for each measure that is not heldin's own, its table; without a table, its facts by name."""
+    """Return, for each measure of another package, the measure's table, or else the measure's facts by name."""
     blocks: list[Block] = []
     for name in sorted(record.measures.keys() - MEASURES.keys()):
         facts = record.measures[name]
@@ -23,7 +24,7 @@ def show_measures(record: Record) -> list[Block]:
 
 
 def _table(kept: object) -> Table | None:
-    """Return the table of a measure; None if it has none, or if its form differs from ``MeasuredTable``."""
+    """Return the table of a measure; None if there is no table, or the table's form differs from ``MeasuredTable``."""
     try:
         table = MeasuredTable.model_validate(kept)
     except ValidationError:

@@ -113,7 +113,8 @@ def _find_nothing(record: Record, decision: Decision, subjects: Statement) -> St
 
 
 def _state_training_file(split: SplitFacts) -> list[Statement]:
-    """Return which audited users are in the named training file, and what was not checked; empty without a file."""
+    """Return which audited users are in the named training file, and what heldin did not check; empty without a
+    file."""
     file = split.training_file
     texts, users = split.overlaps.held_out_texts_in_training.count, split.overlaps.held_out_users_in_training.count
     if file is None or texts is None or users is None:
@@ -211,7 +212,7 @@ def suffices(release: Release, asks: AttackFacts) -> bool:
 
 
 def state_attackers(record: Record) -> list[Statement]:
-    """Return the tested attackers and the answer for each; empty if the only one has log-probabilities."""
+    """Return the tested attackers and the answer for each; empty if the only attacker has log-probabilities."""
     tested = {record.access, *(level.access for level in record.levels)}
     if tested == {Access.LOG_PROBABILITIES}:
         return []
@@ -283,7 +284,7 @@ def state_evidence(record: Record) -> list[Statement]:
 
 
 def _state_unmet(unmet: Sequence[Condition]) -> Statement:
-    """Return the first condition that is not met; if all are only undeclared, return their number."""
+    """Return the first condition that is not met; if all unmet conditions are only undeclared, return their number."""
     others = [condition for condition in unmet if condition.reasons != [Reason.UNDECLARED]]
     if others:
         return Evidence.NOT_MET(condition=ConditionStated[others[0].name.name]())
@@ -329,7 +330,8 @@ _CONTROLS = {
 
 
 def state_learned(record: Record) -> list[Statement]:
-    """Return what it means that the model gained nothing on people outside its training data; empty if it gained."""
+    """Return the consequence if the model gained nothing on people outside its training data; empty if the model
+    gained."""
     if learned(record) is None:
         control = record.planted.control if record.planted else None
         if control is None or control.rows_lower is None:
@@ -384,7 +386,7 @@ def _state_earlier(training: TrainingFacts | None) -> list[Statement]:
 
 
 def _judge(record: Record, verdicts: list[Verdict]) -> Statement:
-    """Return what the verdicts on one claim, each for another group of people, mean together."""
+    """Return the joint meaning of the verdicts on one claim, each for another group of people."""
     contradicted = [verdict for verdict in verdicts if verdict.outcome is Outcome.CONTRADICTED]
     if contradicted:
         gravest = _gravest(contradicted)
@@ -416,7 +418,7 @@ def state_not_tested(record: Record) -> list[Statement]:
 
 
 def state_change(record: Record) -> list[Statement]:
-    """Return which further evidence would change the answer."""
+    """Return the further evidence that would change the answer."""
     return [Change.LEAKS() if canaries_leak(record) else Change[record.decision.decision.answer.name]()]
 
 
@@ -460,7 +462,7 @@ def written_date(created: str) -> str:
 
 
 def describe_owner(release: Release | None) -> str:
-    """Return who is responsible for the model, and what it is for."""
+    """Return the person responsible for the model, and the model's purpose."""
     stated = (None, None) if release is None else (release.owner, release.purpose)
     return " / ".join(text or "not stated" for text in stated) if any(stated) else "not stated"
 

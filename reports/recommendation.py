@@ -1,8 +1,8 @@
 """The recommendation about the model. Only this module makes recommendations.
 
 The recommendation never allows a release if a guarantee is contradicted. If the organisation has set limits
-(``decision.require``), it depends on whether each limit is met, not shown to be met, or broken. Without limits, it
-depends on the answer.
+(``decision.require``), the recommendation depends on whether each limit is met, not shown to be met, or broken. Without
+limits, the recommendation depends on the answer.
 """
 
 from collections.abc import Iterator, Sequence

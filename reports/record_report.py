@@ -261,7 +261,7 @@ def _training_facts(record: Record, trainings: TrainingsFacts) -> list[tuple[str
 
 
 def decided_by(record: Record) -> str:
-    """Return the thresholds that decide the answer, and the p-values that they are compared with."""
+    """Return the thresholds that decide the answer, and the p-values for comparison with these thresholds."""
     d, by = record.decision, record.decision.by
     return (
         f"{by.redraws:,} redraws ({d.law.value}, {'exact' if d.decision.exact else 'indicative'}) of {d.scores} scores:"
@@ -279,8 +279,8 @@ _ASSIGNED = {
 
 
 def _taught(record: Record, canaries: CanaryFacts) -> str:
-    """Return how many of the canary users' texts training used. If somebody else trained, return how many its training
-    set has."""
+    """Return how many of the canary users' texts training used. If somebody else trained, return how many texts the
+    training set has."""
     count = f"{canaries.trained_on:,} of {canaries.training_texts:,}"
     return f"trained on {count}" if record.planted is None else f"the training set holds {count}"
 

@@ -49,7 +49,7 @@ class RunState(StrEnum):
 
 
 class RunKind(StrEnum):
-    """The kind of a folder. A run and the three kinds of audits have the same names as in their records."""
+    """The kind of a folder. The names of a run and of the three kinds of audits are the names in the records."""
 
     RUN = "run"
     AUDIT = "audit"
@@ -69,13 +69,13 @@ class ListedRun:
         answer: answer on page one; None if there is no answer.
         canaries_leak: whether planted canary users leak, whatever the answer for real users.
         contradicted: whether a claim is contradicted.
-        members: number of audited members; None if nobody was audited.
-        non_members: number of audited non-members; None if nobody was audited.
+        members: number of audited members; None without audited users.
+        non_members: number of audited non-members; None without audited users.
         epsilon: epsilon of the training's guarantee; for a sweep, epsilon of the selected variant; None without a
             guarantee.
         unit: unit that the guarantee protects; None without epsilon.
         report: path of the web page, or of the PDF if there is no page; None if there is neither.
-        problem: one line on why the folder has no result; None if it has one.
+        problem: one line with the reason why the folder has no result; None if there is a result.
     """
 
     path: Path

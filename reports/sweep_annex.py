@@ -237,7 +237,7 @@ def list_other_models(result: SweepResult) -> list[str]:
 
 
 def state_quality(result: SweepResult) -> FactList:
-    """Return how much was tested, and how well."""
+    """Return how many users, texts and attacks the sweep tested, and how well."""
     words, done, tests = _what(result), _done(result), _tests(result)
     cells = f"{len(done)} of {counted(len(result.cells), 'training run')}, in {counted(result.blocks, 'repetition')}"
     rows = [["how many models", cells]]

@@ -430,7 +430,7 @@ def _line(i: int) -> tuple[str, str]:
 
 
 def _at_the_ends(axes: Axes, ends: Sequence[tuple[str, tuple[float, float], str]]) -> None:
-    """Draw marks (mark, end, colour) next to the ends of lines. Moves marks up so they do not overlap."""
+    """Draw marks (mark, end, colour) next to the ends of lines, and move marks up if they would overlap."""
     step, at = 0.06 * float(np.ptp(axes.get_ylim())), -math.inf
     for mark, (x, y), colour in sorted(ends, key=lambda end: end[1][1]):
         at = max(y, at + step)

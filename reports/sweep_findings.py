@@ -79,7 +79,8 @@ def _over_repetitions(given: Sequence[str | None]) -> Answer | None:
 
 
 def answer_of_sweep(result: SweepResult) -> Answer | None:
-    """Return the answer for the selected variant. If none is selected, return the most serious answer of a variant."""
+    """Return the answer for the selected variant. If no variant is selected, return the most serious answer of any
+    variant."""
     if result.shipping is not None and result.shipping.variant is not None:
         return answer_of(result, result.shipping.variant)
     answers = {answer_of(result, variant.name) for variant in result.variants}
@@ -121,7 +122,7 @@ def _selected(result: SweepResult) -> VariantResult:
 
 
 def state_answer(result: SweepResult) -> list[Statement]:
-    """Return what the decision rule selected, its cost, and the results of the other models."""
+    """Return the selected variant, its cost, and the results of the other models."""
     shipping = result.shipping
     if not any(variant.cells for variant in result.variants):
         return [Chosen.NOTHING_DONE()]
@@ -172,7 +173,7 @@ def _state_price(result: SweepResult) -> list[Statement]:
 
 
 def _although(result: SweepResult, shipping: Shipping) -> Statement | None:
-    """Return findings against the selected variant and its model, to complete the same sentence."""
+    """Return findings against the selected variant and its model, as the end of a sentence."""
     variant = shipping.variant or ""
     answers = {cell.block: cell.answer for cell in result.cells if cell.variant == variant and cell.answer is not None}
     reasons = []
@@ -194,7 +195,7 @@ def _although(result: SweepResult, shipping: Shipping) -> Statement | None:
 
 
 def _list(names: list[str]) -> str:
-    """Return variant names, in the order of the table. Many names are shortened to two and a count."""
+    """Return variant names, in the order of the table. If there are many names, return two names and a count."""
     return ", ".join(names) if len(names) <= _MOST_NAMED else f"{', '.join(names[:2])} and {len(names) - 2} more"
 
 
@@ -532,7 +533,7 @@ def comparison_text(result: SweepResult, width: int) -> str:
 
 
 def _list_failed(result: SweepResult) -> Iterator[str]:
-    """Yield the training runs that have no result, and those that contradict a claim."""
+    """Yield the training runs without a result, and the training runs that contradict a claim."""
     for cell in result.cells:
         name = f"run {cell.block}/{cell.variant}"
         if cell.state != "done":

@@ -1,4 +1,5 @@
-"""The report of a sweep, made only from its document. Page one answers; other pages explain. It computes no numbers."""
+"""The report of a sweep, made only from its document. Page one answers; other pages explain. The report computes no
+numbers."""
 
 import yaml
 

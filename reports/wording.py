@@ -39,7 +39,7 @@ def audited_by(record: Record) -> Wording:
 
 
 def audited_subjects(record: Record) -> Statement:
-    """Return the audited people, as verdicts name them."""
+    """Return the audited people, in the words of verdicts."""
     return SUBJECTS[audited_by(record).audited]
 
 
@@ -74,7 +74,7 @@ def group_name(group: CanaryGroup) -> str:
 
 
 def texts_of(kind: str) -> str:
-    """Return a clause, to follow a comma, about whether an attacker's texts were trained on."""
+    """Return a clause, to follow a comma, about whether the attacker's texts are training texts."""
     return {
         "fresh": "which were not trained on",
         "training": "which were trained on if the user is a member",

@@ -15,20 +15,20 @@ def read_config(path: Path, extending: tuple[Path, ...] = ()) -> dict[str, Any]:
     Raises InputError for a file that is missing, is not a YAML mapping, or extends itself.
     """
     if not path.is_file():
-        named = f", which '{extending[-1]}' extends" if extending else ""
-        raise InputError(f"no such config: '{path}'{named}")
+        named = f", although '{extending[-1]}' extends this file" if extending else ""
+        raise InputError(f"no such config: '{path}'{named}. Correct the path")
     # Resolved, or a circle by way of links or ``../`` would be followed for ever.
     if path.resolve() in [p.resolve() for p in extending]:
         raise InputError(f"'{path}' extends itself, through {', '.join(map(str, extending))}: remove one extends")
     content = read_yaml(path)
     if not isinstance(content, dict):
         kind = "nothing" if content is None else type(content).__name__
-        raise InputError(f"{path}: the file contains {kind} instead of sections with keys")
+        raise InputError(f"{path}: the file contains {kind}. Write sections with keys")
     if "extends" not in content:
         return content
     base = content.pop("extends")
     if not isinstance(base, str):
-        raise InputError(f"{path}: extends needs the name of a file (found {base!r})")
+        raise InputError(f"{path}: extends is {base!r}. Give the name of a file")
     # Under the file's own keys; a base may itself extend another.
     return merged(read_config(path.parent / base, (*extending, path)), content)
 
@@ -62,7 +62,7 @@ def _override(content: dict[str, Any], override: str) -> None:
     for parent in parents:
         section = section.setdefault(parent, {}) if isinstance(section, dict) else None
         if not isinstance(section, dict):
-            raise InputError(f"--set {override}: '{parent}' is not a section")
+            raise InputError(f"--set {override}: '{parent}' is not a section. Give a key of a section")
     try:
         # As YAML, so that numbers, null and whole sections can be given, with the types a file gives them.
         section[last] = parse_yaml(value)

@@ -1,8 +1,8 @@
 """Every key of a config, read from the JSON schema: name, default, allowed values, meaning.
 
-The meaning of a key is the docstring below its field (base/section.py), and its range is in the field's type. The text
-in docs/configuration.md (docs/config_pages.py), in an editor (``file_schema``) and in the terminal comes from these two
-places.
+The meaning of a key is the docstring below its field (base/section.py), and the range of a key is in the field's type.
+The text in docs/configuration.md (docs/config_pages.py), in an editor (``file_schema``) and in the terminal comes from
+these two places.
 """
 
 import difflib
@@ -141,7 +141,8 @@ class _Place:
         standing: see ``Block``.
         kinds: kinds of the enclosing section.
         given: value of the section if the config omits it.
-        meaning: meaning of the section at this place; it is printed before the meaning of the section's type.
+        meaning: meaning of the section at this place; heldin prints this meaning before the meaning of the section's
+            type.
     """
 
     name: str
@@ -350,7 +351,7 @@ def default_in(key: Key, block: Block) -> str:
 def file_schema(config: type[BaseModel] = RunConfig, title: str = "A file for heldin run") -> dict[str, Any]:
     """Return the schema of a file: a whole config, or a file with ``extends`` that has only the differing keys.
 
-    A file with ``extends`` has no required keys, because the other file may have them.
+    A file with ``extends`` has no required keys, because the other file may have these keys.
     """
     whole = config.model_json_schema()
     partial = _relaxed(whole)

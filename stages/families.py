@@ -1,4 +1,4 @@
-"""Every family of kinds, by the name of its entry-point group. A family is imported when it is first used."""
+"""Every family of kinds, by the name of its entry-point group. heldin imports a family at its first use."""
 
 import importlib
 from collections.abc import Sequence
@@ -40,7 +40,7 @@ def require_same_code(kinds: Sequence[Origin]) -> None:
 
 def keep_code(config: BaseModel, folder: Path) -> None:
     """Write the other packages' kinds in a config, with a hash of their code, to a job's new folder. Writes nothing if
-    there are none."""
+    there are no such kinds."""
     if kinds := origins_in(config):
         content = [origin.model_dump(mode="json") for origin in kinds]
         write_artefact(folder / KINDS, strict_json({"kinds": content}) + "\n")
@@ -56,5 +56,5 @@ def require_kept_code(folder: Path) -> None:
         try:
             kinds = [Origin.model_validate(origin) for origin in read_json(path)["kinds"]]
         except (ValueError, KeyError, TypeError) as error:
-            raise InputError(f"'{path}' is damaged: restore it from a backup, or use a new folder") from error
+            raise InputError(f"'{path}' is damaged: restore this file from a backup, or use a new folder") from error
         require_same_code(kinds)

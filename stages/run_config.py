@@ -1,4 +1,4 @@
-"""The configuration of a run, in YAML, checked by pydantic. All errors are reported at once, with nearest keys."""
+"""The configuration of a run, in YAML, checked by pydantic. heldin reports all errors at once, with nearest keys."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
@@ -86,7 +86,7 @@ class SplitConfig(Section):
             )
         if self.audit_fraction is not None and (self.audit_pool is not None or self.audited is not Audited.USERS):
             raise ValueError(
-                "audit_fraction is only for an audit of users, and replaces audit_pool: leave one of them out"
+                "audit_fraction is only for an audit of users, and replaces audit_pool: leave one of the two keys out"
             )
         return self
 
@@ -97,7 +97,7 @@ class PublicTexts(Section):
     source: CorpusSource | None = None
     """Public corpus; null: the run's corpus without its audited users."""
     users: UserFilter = UserFilter(min_records=1)
-    """Public users, among the users of ``source``, or without ``source`` among the users who are not audited."""
+    """Public users, among the users of ``source``, or without ``source`` among the unaudited users."""
     max_records_per_user: Count | None = None
     """Maximum number of records per user; heldin takes the first records. null: all."""
 
@@ -106,7 +106,7 @@ class SaliencyConfig(PublicTexts):
     """Public users whose gradients pick the layers for adapters (``finetune.lora.targets: auto``)."""
 
     users: UserFilter = UserFilter(min_records=1, max_users=256)
-    """Public users, among the users of ``source``, or without ``source`` among the users who are not audited."""
+    """Public users, among the users of ``source``, or without ``source`` among the unaudited users."""
     max_records_per_user: Count | None = 8
     """Maximum number of records per user; heldin takes the first records. null: all."""
 
@@ -136,8 +136,8 @@ class PretrainConfig(PublicTexts):
     def _heads_share_the_width(self) -> "PretrainConfig":
         if self.shape.hidden % self.shape.heads:
             raise ValueError(
-                f"shape.hidden {self.shape.hidden} is not a multiple of shape.heads {self.shape.heads}: change one of"
-                " them"
+                f"shape.hidden {self.shape.hidden} is not a multiple of shape.heads {self.shape.heads}: change one"
+                " of the two"
             )
         return self
 
@@ -170,7 +170,7 @@ class ModelConfig(Section):
     @model_validator(mode="after")
     def _one_of_both(self) -> "ModelConfig":
         if (self.base is None) == (self.pretrain is None):
-            raise ValueError("give either 'base' (a hub name or folder) or 'pretrain'")
+            raise ValueError("give exactly one of 'base' (a hub name or folder) and 'pretrain'")
         return self
 
 
@@ -259,20 +259,18 @@ class RunConfig(MeasureKeys):
     def _attackers_models(self) -> "RunConfig":
         if self.model.pretrain is None and any(r.fresh_seed is not None for r in self.attack.references):
             raise ValueError(
-                "attack.references: 'pretrained' repeats model.pretrain, which is not set. Set model.pretrain, or"
-                " remove 'pretrained'"
+                "attack.references: 'pretrained' repeats model.pretrain, but this key is not set. Set"
+                " model.pretrain, or remove 'pretrained'"
             )
         if self.model.pretrain and self.model.pretrain.recipe.seed in [r.fresh_seed for r in self.attack.references]:
             raise ValueError(
-                "attack.references: 'pretrained' has the seed of the base model, and would be the base model again."
+                "attack.references: 'pretrained' with the seed of the base model would give the base model again."
                 " Give another seed"
             )
         # A halted training leaves no model, and which ones halt depends on who
         # is in them: those left would be a selection.
         if self.attack.shadow_models and self.defense.may_halt:
-            raise ValueError(
-                "set attack.shadow_models to 0: the filter may halt a training, and then there is no shadow model"
-            )
+            raise ValueError("the filter may halt the training of a shadow model: set attack.shadow_models to 0")
         return self
 
     @model_validator(mode="after")
@@ -289,8 +287,8 @@ class RunConfig(MeasureKeys):
         }
         if wanting := [name for name, there in whole.items() if there]:
             raise ValueError(
-                f"{wanting[0]} needs whole models in every process, but finetune.shard splits the model: leave one of"
-                " them out"
+                f"{wanting[0]} needs whole models in every process, but finetune.shard splits the model: leave one"
+                " of the two out"
             )
         return self
 
@@ -313,8 +311,7 @@ class RunConfig(MeasureKeys):
             )
         if not known and self.split.entities is None:
             raise ValueError(
-                f"split.audited '{self.split.audited}' needs split.entities, which finds the people that a record"
-                " names: set split.entities"
+                f"split.audited '{self.split.audited}' needs the people that each record names: set split.entities"
             )
         caps = self.defense.caps
         if caps and self.split.entity_records > caps[1]:
@@ -325,8 +322,8 @@ class RunConfig(MeasureKeys):
         # Drawn after the coins: without a held-out record another of its author takes its place.
         if self.defense.protects_named and any(step.most_records for step in self.data_defenses):
             raise ValueError(
-                "data_defenses: a cap after the entities' coins would make a coin decide about records that do not"
-                " name the entity. Use defense.group_size and defense.entity_cap"
+                "data_defenses: with a cap after the entities' coins, a coin would decide about records that do"
+                " not name the entity. Use defense.group_size and defense.entity_cap"
             )
         return self
 
@@ -338,7 +335,10 @@ class RunConfig(MeasureKeys):
             if source.kind != "gold":
                 continue
             if not corpus.has_gold(source.path):
-                raise ValueError(f"{where}: gold columns need a corpus of kind 'iob' that is read from the same file")
+                raise ValueError(
+                    f"{where}: gold columns need a corpus of kind 'iob' from the same file. Set corpus.source to"
+                    " this file"
+                )
             if self.corpus.text_unit == "sentence" or self.canaries:
                 raise ValueError(
                     f"{where}: gold columns cover only the records of their file. Leave canaries and corpus.text_unit"
@@ -354,8 +354,8 @@ class RunConfig(MeasureKeys):
         for step in (step.declared() for step in self.data_defenses):
             if not (step.record_local or step.slots_only):
                 raise ValueError(
-                    f"data_defenses: {step.name} compares texts, so one record decides about others, which defense"
-                    f" '{self.defense.kind}' excludes. Remove this step, or choose random records"
+                    f"data_defenses: {step.name} compares texts, so one record decides about others. Defense"
+                    f" '{self.defense.kind}' does not allow this: remove the step, or choose random records"
                 )
         return self
 
@@ -364,7 +364,7 @@ class RunConfig(MeasureKeys):
         # Users whom the mechanism protects may not choose the checkpoint (docs/theory.md#rules-of-a-private-step).
         if self.finetune.select is Select.BEST_PUBLIC and self.corpus.public_validation is None:
             raise ValueError(
-                "finetune.select 'best_public' needs a rule for separate users: set corpus.public_validation"
+                "finetune.select 'best_public' needs the loss of public users: set corpus.public_validation"
             )
         return self
 
@@ -378,8 +378,8 @@ class RunConfig(MeasureKeys):
             )
         if self.model.saliency is not None and not picks:
             raise ValueError(
-                "model.saliency picks layers for adapters, but finetune.lora.targets is not auto: set it to auto, or"
-                " leave model.saliency out"
+                "model.saliency picks layers for adapters, but finetune.lora.targets is not auto: set"
+                " finetune.lora.targets to auto, or leave model.saliency out"
             )
         return self
 
@@ -399,14 +399,15 @@ class RunConfig(MeasureKeys):
         longest = max((spec.longest_mark() for spec in self.canaries), default=0)
         if longest >= self.finetune.sequence_length:
             raise ValueError(
-                f"canaries: training would cut off a substring of {longest} tokens, since finetune.sequence_length is"
-                f" {self.finetune.sequence_length}. Lower lengths"
+                f"canaries: training would cut off a substring of {longest} tokens, because"
+                f" finetune.sequence_length is {self.finetune.sequence_length}. Lower lengths"
             )
         return self
 
 
 def load_config(path: Path, overrides: Sequence[str] = ()) -> RunConfig:
-    """Read a YAML config. Merges it over the config that it ``extends``, if any, and applies ``a.b=value`` overrides.
+    """Read a YAML config. Merges the config with the config in ``extends``, if there is one, and applies ``a.b=value``
+    overrides.
 
     Raises:
         InputError: the file does not exist, is invalid YAML, or has errors; the message lists all of them.

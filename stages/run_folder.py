@@ -60,7 +60,7 @@ class StageSeconds:
 
     @contextmanager
     def timed(self, stage: str) -> Iterator[None]:
-        """Add the seconds of this block to the stage, even if the block ends in an error or an interruption."""
+        """Add the seconds of this block to the stage, even if an error or an interruption ends the block."""
         started = time.monotonic()
         try:
             yield
@@ -112,8 +112,8 @@ def require_folder(config: "RunConfig", out: Path) -> bool:
 
 @contextmanager
 def for_any_config_without_coins(out: Path) -> Iterator[None]:
-    """If an input stops the run before any coin is drawn, let a later run use the folder with any config. The log
-    stays.
+    """If an input stops the run before any coin is drawn, remove the config, so a later run can use the folder with any
+    config. The log stays.
 
     Only the process that holds the folder may call this.
     """
@@ -133,7 +133,7 @@ def _without_coins(out: Path) -> bool:
 def take_new_folder(out: Path, purpose: str, besides: Collection[str] = ()) -> None:
     """Create ``out`` with access only for its owner.
 
-    Raises InputError, and changes nothing, if ``out`` is a file or contains files other than ``besides``.
+    Raises InputError if ``out`` is a file or contains files other than ``besides``. Changes nothing in that case.
     """
     _require_empty(out, purpose, besides)
     private_directory(out)
@@ -143,5 +143,5 @@ def _require_empty(out: Path, purpose: str, besides: Collection[str] = ()) -> No
     # a lone log is of a call that ended before it wrote anything: no reason to refuse the next
     if out.exists() and (not out.is_dir() or any(file.name not in (LOG, *besides) for file in out.iterdir())):
         article = "an" if purpose[0] in "aeiou" else "a"
-        is_what = "is not empty and contains no such" if out.is_dir() else f"is a file, and no folder for {article}"
+        is_what = "is not empty and contains no" if out.is_dir() else f"is a file, not a folder for {article}"
         raise InputError(f"'{out}' {is_what} {purpose}: choose another --out")

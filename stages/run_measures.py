@@ -95,8 +95,8 @@ def measures_of_run(config: RunConfig, data: RunData, models: RunModels) -> list
 
 
 def _beta_of(config: RunConfig) -> float:
-    """Return the beta for the loss of preference pairs. For orpo it is the default, because orpo's beta weighs another
-    term."""
+    """Return the beta for the loss of preference pairs. For orpo, return the default, because orpo's beta weighs
+    another term."""
     recipe = config.finetune
     return BETA if recipe.beta is None or recipe.objective is PreferenceName.ORPO else recipe.beta
 
@@ -120,7 +120,7 @@ def score_references(
     """Write all scores of a run, except the target's, to the cache, which later runs on the same texts use.
 
     Args:
-        base: the model before fine-tuning; utility compares the target's test loss with its loss.
+        base: the model before fine-tuning; utility is the difference between its test loss and the target's test loss.
         references: further reference models.
     """
     plain = texts_under_attack(config, data).read()

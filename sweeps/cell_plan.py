@@ -45,7 +45,7 @@ def placed_cells(sweep: Sweep, out: Path) -> list[PlacedCell]:
 
 
 def plan_of(sweep: Sweep) -> dict[str, Any]:
-    """Return everything that is fixed before any coin: the config of every cell. The number of workers has no
+    """Return everything that is fixed before any coin is drawn: the config of every cell. The number of workers has no
     effect."""
     cells = [
         {
@@ -70,7 +70,7 @@ def take_sweep(sweep: Sweep, out: Path) -> None:
     """Create the folder of a sweep, or check that it belongs to an earlier, unfinished call with the same sweep.
 
     Raises:
-        InputError: the folder contains something else, or a config uses a model from inside the folder.
+        InputError: the folder contains other files, or a config uses a model from inside the folder.
     """
     _refuse_own_models(sweep, out)
     plan = plan_of(sweep)
@@ -118,12 +118,12 @@ def require_sweep(plan: dict[str, Any], out: Path) -> bool:
     require_not_purged(out)
     if not path.is_file():
         return False
-    kept = read_document(path, "restore it from a backup, or choose another --out")
+    kept = read_document(path, "restore the plan from a backup, or choose another --out")
     differs = first_difference(_by_name(kept), _by_name(json.loads(json.dumps(plan))))
     if differs:
         raise InputError(
-            f"'{out}' contains another sweep ('{differs}' differs), whose coins are already drawn. A variant or block"
-            " that is added later needs separate coins: choose another --out"
+            f"'{out}' contains another sweep ('{differs}' differs), and the coins of this sweep are drawn."
+            " Additional variants or blocks need separate coins: choose another --out"
         )
     return True
 
@@ -144,8 +144,8 @@ def _refuse_own_models(sweep: Sweep, out: Path) -> None:
         for name in filter(None, named):
             if Path(name).resolve().is_relative_to(inside):
                 raise InputError(
-                    f"variants.{variant.name}: '{name}' is a model of this sweep, made with the same coins. Choose a"
-                    " model from outside this sweep"
+                    f"variants.{variant.name}: '{name}' is a model of this sweep, and depends on the same coins."
+                    " Choose a model from outside this sweep"
                 )
 
 
@@ -162,9 +162,7 @@ def _coins(sweep: Sweep, out: Path) -> dict[str, bytes]:
         drawn = {name: new_key().hex() for name in sorted(wanted)}
         private_directory(path.parent)
         write_document(path, drawn)
-    kept = read_document(
-        path, "restore it from a backup; without a backup this sweep cannot continue: choose another --out"
-    )
+    kept = read_document(path, "restore this file from a backup, or choose another --out")
     return {name: bytes.fromhex(kept[name]) for name in wanted}
 
 

@@ -100,7 +100,7 @@ def _rule(sweep: Sweep) -> Rule | None:
 
 
 def _attacker(finished: Mapping[str, Finished]) -> Attacker | None:
-    """Return the attacker if all finished cells have the same one; otherwise None."""
+    """Return the attacker if all finished cells have the same attacker; otherwise None."""
     attackers = [
         Attacker(
             attack=cell.record.primary_attack,
@@ -294,7 +294,7 @@ def about_epsilon(sweep: Sweep, covered: bool, joint: Composed | None) -> list[S
 
 
 def _about_earlier(config: RunConfig) -> Statement:
-    """Return a variant's statement about earlier releases, which the epsilon of a sweep never includes."""
+    """Return a variant's statement about earlier releases. The epsilon of a sweep never includes these releases."""
     if config.previous is None:
         return EarlierText.NOT_STATED()
     releases = sum(earlier.times for earlier in config.previous)
@@ -353,7 +353,8 @@ def _promises_users(mechanism: Mechanism) -> bool:
 
 
 def _mechanism(cell: PlacedCell) -> Mechanism | None:
-    """Return the mechanism in the cell's plan, or else the one that its config plans; None if neither is possible."""
+    """Return the mechanism in the cell's plan, or else the mechanism that the cell's config plans; None if neither is
+    possible."""
     path = cell.folder / "plan.json"
     try:
         return read_plan(path) if path.is_file() else mechanism_of(cell.config, plain_steps=1, clip_norm=1.0)

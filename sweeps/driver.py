@@ -76,7 +76,10 @@ def open_mirror(url: str) -> tuple[Any, str]:
         system, folder = fsspec.core.url_to_fs(url)
         system.makedirs(folder, exist_ok=True)
     except Exception as error:  # each file system has errors of its own
-        raise InputError(f"--mirror {url}: {type(error).__name__}: {error}") from error
+        raise InputError(
+            f"heldin cannot write to --mirror {url} ({type(error).__name__}: {error}). Correct the address or the"
+            " access rights"
+        ) from error
     return system, folder
 
 
@@ -103,7 +106,10 @@ def mirror(out: Path, url: str, *, models: bool, reporter: Reporter) -> int:
                 system.put_file(str(file), f"{target}.part")
                 system.mv(f"{target}.part", target)
             except Exception as error:
-                raise InputError(f"--mirror {url}: '{target}': {type(error).__name__}: {error}") from error
+                raise InputError(
+                    f"heldin cannot write '{target}' to --mirror {url} ({type(error).__name__}: {error}). Correct"
+                    " the access rights, or free space"
+                ) from error
             advance(1)
     return len(files)
 

@@ -42,8 +42,8 @@ class Finished:
 
     @property
     def auroc(self) -> float:
-        """AUROC of the primary attack, unrounded, because at a record's three decimals similar models would not
-        differ."""
+        """AUROC of the primary attack. It is unrounded, because similar models would not differ at a record's three
+        decimals."""
         return auroc(*self.sides)
 
     @property
@@ -81,7 +81,7 @@ def finished_cells(
 
     Args:
         cells: cells of a sweep, in order.
-        plan: hash of the plan; every record must contain it.
+        plan: hash of the plan; every record must contain this hash.
     """
     finished: dict[str, Finished] = {}
     problems: dict[str, str] = {}
@@ -124,20 +124,26 @@ def _problems(finished: Mapping[str, Finished], plan: str) -> dict[str, str]:
     for name, cell in finished.items():
         record, where, placed = cell.record, cell.record.cell, cell.cell
         if where is None or (where.sweep, where.block, where.variant) != (plan, placed.block, placed.variant.name):
-            problems[name] = "its record has another plan, which was not fixed before these coins: remove its folder"
+            problems[name] = (
+                "the record has another plan, and this plan was not fixed before the coins: remove the cell's folder"
+            )
             continue
         stated = masked(placed.config.model_dump(mode="json"))
         if record.config != stated:
-            problems[name] = "its record has a config that differs from the sweep's plan: remove its folder"
+            problems[name] = "the record has a config that differs from the sweep's plan: remove the cell's folder"
             continue
         if keys[record.split.key_commitment] > 1:
             problems[name] = (
-                "it was trained with the key of another cell, so the two differ by un-noised data: remove its folder"
+                "the training had the key of another cell, so the two cells differ by un-noised data: remove the"
+                " cell's folder"
             )
             continue
         source = models.get(record.reference.fingerprint, name)
         if source != name:
-            problems[name] = f"it was scored with the model of cell {source}, whose coins it shares: remove its folder"
+            problems[name] = (
+                f"the cell was scored with the model of cell {source}, but the two cells share coins:"
+                " remove the cell's folder"
+            )
             continue
         # Named alike, made alike: a file or folder that changed meanwhile makes another comparison.
         same = (
@@ -148,7 +154,9 @@ def _problems(finished: Mapping[str, Finished], plan: str) -> dict[str, str]:
         for relation, key, value in same:
             first, other = seen.setdefault((relation, key), (value, name))
             if first != value:
-                problems[name] = f"it {relation} cell {other}'s: remove its folder, or start the sweep in a new folder"
+                problems[name] = (
+                    f"the cell {relation} cell {other}'s: remove the cell's folder, or start the sweep in a new folder"
+                )
     return problems
 
 

@@ -44,7 +44,7 @@ def load_sweep(
     if scale is not None:
         scales = content.get("scales") or {}
         if not isinstance(scales, dict) or scale not in scales:
-            known = f"choose from {', '.join(map(str, scales))}" if scales else "the file has no scales"
+            known = f"choose from {', '.join(map(str, scales))}" if scales else "give a file with scales"
             raise InputError(f"{path}: there is no scale '{scale}'; {known}")
         over = {} if scales[scale] is None else scales[scale]
         if not isinstance(over, dict):
@@ -55,7 +55,7 @@ def load_sweep(
     config = checked(SweepConfig, with_overrides(content, overrides), str(path))
     base = path.parent / config.base
     if not base.is_file():
-        raise InputError(f"{path}: base: there is no config '{base}'")
+        raise InputError(f"{path}: there is no config '{base}'. Correct the key base")
     return sweep_of(config, with_overrides(read_config(base), of_base), str(path))
 
 
@@ -124,7 +124,9 @@ def _parsed(
     for name, content in contents:
         # Folders of names that differ by case alone are one on some disks.
         if name.casefold() in (other.casefold() for other in configs):
-            problems.append(f"variants: two variants have the name '{name}'. Rename one, or the values of its axes")
+            problems.append(
+                f"variants: two variants have the name '{name}'. Rename one variant, or change the values of the axes"
+            )
             continue
         if not re.match(NAME, name):
             problems.append(f"variants.{name}: a name has at most 100 letters, digits, dots, underscores and hyphens")
@@ -279,9 +281,9 @@ def _canaries_differ(variants: Sequence[Variant]) -> Iterator[str]:
         first = by_name[variant.group]
         if _canaries(variant.config) != _canaries(first.config):
             yield (
-                f"variants.{variant.name}: its canary users differ from those of '{first.name}', which has the same"
-                " users. Give both the same canary users, or give this variant another split.seed, which makes a"
-                " separate group"
+                f"variants.{variant.name}: the canary users differ from the canary users of '{first.name}',"
+                " although the two variants have the same users. Give both the same canary users, or give this"
+                " variant another split.seed, which makes a separate group"
             )
 
 
@@ -296,19 +298,19 @@ def _rule_problems(config: SweepConfig, variants: Sequence[Variant]) -> Iterator
         yield f"decision.candidates: there is no variant '{missing[0]}'. Choose from {', '.join(map(repr, by_name))}"
         return
     if len(set(rule.candidates)) < len(rule.candidates):
-        yield "decision.candidates: a variant is listed twice. Remove it once"
+        yield "decision.candidates: the list contains a variant twice. Remove one of the two entries"
     if len(rule.candidates) > MOST_CANDIDATES:
         yield (
             f"decision.candidates has {len(rule.candidates)} variants, but at most {MOST_CANDIDATES} are allowed,"
-            " because each further one makes every test stricter: remove some"
+            " because each candidate makes every test stricter: remove some candidates"
         )
     if len({by_name[name].group for name in rule.candidates}) > 1:
         yield (
-            "decision.candidates: their users or set-asides differ, so they cannot be compared. Choose candidates"
-            " of one group"
+            "decision.candidates: the candidates' users or set-asides differ, so heldin cannot compare the"
+            " candidates. Choose candidates of one group"
         )
     if config.blocks < LEAST_BLOCKS:
-        yield f"decision: its limits need at least {LEAST_BLOCKS} blocks, but there are {config.blocks}. Raise blocks"
+        yield f"decision: the limits need at least {LEAST_BLOCKS} blocks, but there are {config.blocks}. Raise blocks"
     if len(hopeless(rule, variants)) == len(rule.candidates):
         yield (
             "decision.require: no candidate guarantees an epsilon_per_user. Remove this requirement, or choose"

@@ -53,8 +53,8 @@ class SweepBatch:
 
     @property
     def home(self) -> Path:
-        """This machine's folder for the sweep, in the cache. Its name contains the machine's, as machines may share a
-        cache."""
+        """This machine's folder for the sweep, in the cache. The folder's name contains the machine's name, because
+        machines may share a cache."""
         return keep_in_use(cache_directory() / "sweeps") / f"{self.token}-{socket.gethostname()}"
 
     def process(self, task: Task, slot: Slot, cache: Path) -> Ended:
@@ -125,8 +125,8 @@ def remove(batch: SweepBatch) -> tuple[None, str]:
 
 
 def token(folder: Path) -> str:
-    """Return a name for this sweep's copies on other machines. It is drawn once, so it differs between sweeps of equal
-    name."""
+    """Return a name for this sweep's copies on other machines. heldin draws the name once, so sweeps of equal name have
+    different names here."""
     path = folder / "token"
     if not path.is_file():
         write_text(path, new_key().hex()[:24], private=True)

@@ -142,7 +142,7 @@ class Machine:
         self._stopped = False
 
     def run(self, task: Task) -> Ended:
-        """Run the call when a slot is free, unless the sweep is stopped before."""
+        """Run the call when a slot is free, unless somebody stops the sweep before."""
         slot = self._slots.get()
         try:
             return Ended(_INTERRUPTED) if self._stopped else run_process(task, slot)
@@ -303,7 +303,8 @@ def last_line(progress: Path) -> str:
 
 
 def why(progress: Path, code: int) -> str:
-    """Return the reason why a process failed. It is published, so it omits quoted texts, which may be user names.
+    """Return the reason why a process failed. heldin publishes this reason, so it omits quoted texts (they may be user
+    names).
 
     Args:
         progress: file with the output of the process.

@@ -32,7 +32,8 @@ _MODELS = ("pretrained", "references")
 
 
 class Cluster:
-    """The machines at one Ray address. They run as many cells at a time as their CPUs and GPUs allow."""
+    """The machines at one Ray address. They run as many cells at a time as their CPUs and GPUs allow, up to the 1,000
+    cells that heldin submits at a time."""
 
     def __init__(self, resources: Resources, cells: int, *, address: str, out: Path) -> None:
         """Connect to the cluster.

@@ -21,7 +21,8 @@ def compose(
     times: Sequence[int] | None = None,
     pure: Sequence[float] = (),
 ) -> Together:
-    """Return one epsilon(delta) for several releases about the same people. It is as exact as the epsilon of one plan.
+    """Return one epsilon(delta) for several releases about the same people. This epsilon is as exact as the epsilon of
+    one plan.
 
     The epsilon is valid if all plans are fixed before the first release (docs/continual.md).
 

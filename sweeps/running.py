@@ -53,7 +53,7 @@ class CellState:
         code: exit code of the last process; null before the first process.
         reason: last output line of the last process if it failed. It has no quoted text, because no user name may be
             published.
-        halted: whether a filter ended training without a model. This is a result.
+        halted: whether a filter ended training without a model, which counts as a result.
     """
 
     seconds: float = 0.0
@@ -68,7 +68,7 @@ def read_states(out: Path) -> dict[str, CellState]:
     path = out / STATE
     if not path.is_file():
         return {}
-    content = read_document(path, "remove it; it contains durations, and no results")
+    content = read_document(path, "remove this file; no results are lost")
     return {name: CellState(**state) for name, state in content.items()}
 
 

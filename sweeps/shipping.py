@@ -111,7 +111,7 @@ def _measurable(rule: DecisionRule, records: Mapping[int, Record]) -> bool:
 def _own_passing(records: Mapping[int, Record], requirements: Sequence[Requirement]) -> int | None:
     """Return the first block whose model meets every requirement by its own 95 % intervals; None if no model does.
 
-    Models without a leak in their own audit take precedence over models with a leak.
+    A model without a leak in its audit takes precedence over a model with a leak.
     """
     held = {block: held_against(record, requirements) for block, record in records.items()}
     # What is exact is the same for all blocks, and was judged before.

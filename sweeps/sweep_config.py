@@ -25,8 +25,8 @@ class Resources(Section):
     ``threads`` sets the cores of each cell.
     """
     processes: Few = 1
-    """Number of processes of each cell, which torchrun starts and which share the training. If there are GPUs, each
-    process has one.
+    """Number of processes of each cell. torchrun starts these processes, and they share the training. If there are
+    GPUs, each process has one GPU.
     """
     threads: Few | None = None
     """Number of threads per process; null: an equal share of the machine's cores."""
@@ -102,7 +102,9 @@ class SweepConfig(Section):
         counts["tune.blocks x tries"] = (self.tune.blocks if self.tune else 0) * sum(tried)
         for product, cells in counts.items():
             if cells > FEW:
-                raise ValueError(f"{product} are {cells:,} cells, but at most {FEW:,} are run: remove values from axes")
+                raise ValueError(
+                    f"{product} give {cells:,} cells, but a sweep runs at most {FEW:,}: remove values from axes"
+                )
         return self
 
 

@@ -204,7 +204,8 @@ def auroc_change(first: Finished, other: Finished) -> AurocDifference | None:
         return None
     if first.users != other.users or not np.array_equal(first.member, other.member):
         raise InputError(
-            f"cells {first.cell.name} and {other.cell.name} scored different users, so they cannot be compared"
+            f"cells {first.cell.name} and {other.cell.name} scored different users, so heldin cannot compare these"
+            " cells. Restore the folders, or run the sweep in a new folder"
         )
     return auroc_difference(first.sides, other.sides)
 
@@ -216,8 +217,8 @@ def loss_change(first: Finished, other: Finished) -> AurocDifference | None:
     users = sorted(first.losses.keys() & other.losses.keys())
     if len(users) < max(len(first.losses), len(other.losses)):
         raise InputError(
-            f"cells {first.cell.name} and {other.cell.name} have losses of different non-members, so they cannot"
-            " be compared"
+            f"cells {first.cell.name} and {other.cell.name} have losses of different non-members, so heldin cannot"
+            " compare these cells. Restore the folders, or run the sweep in a new folder"
         )
     # A cell whose record has no utility has too few of them.
     if first.record.utility is None or other.record.utility is None:

@@ -1,7 +1,7 @@
 """Checks of kinds that packages add to heldin: attacks, sources, defenses, mechanisms, canary users and measures.
 
 Call each check in a test of your package. It raises AssertionError with one line for every fault. ``heldin plugins
---check`` runs the checks for installed packages. Each check is imported when it is first used.
+--check`` runs the checks for installed packages. Python imports each check at its first use.
 """
 
 import importlib

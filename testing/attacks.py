@@ -15,9 +15,9 @@ _CLOSE = 1e-6  # relative: sums over users are taken in another order
 def check_attack(attack: type[Attack], name: str = "attack under test") -> None:
     """Check, on made-up scores, the rules that every attack must follow.
 
-    The attack can be made from its name alone. A likelier text has a higher score. Every text, or every user, has one
-    finite value, even if a model is certain. The value is the same each time, and does not depend on the names or the
-    order of users. No file is read to compute the value. The attack needs only its declared inputs, and declares how
+    The class can make the attack from the name alone. A likelier text has a higher score. Every text, or every user,
+    has one finite value, even if a model is certain. The value is the same each time, and does not depend on the names
+    or the order of users. The computation reads no file. The attack needs only its declared inputs, and declares how
     its scores may be used. If it declares ``Uses.MODEL``, a user's values do not change when another user is missing.
 
     Args:

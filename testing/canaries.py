@@ -38,15 +38,15 @@ class _World:
 def check_canaries(section: CanaryConfig) -> None:
     """Check, on a made-up corpus and a tiny model, that a kind makes valid canary users.
 
-    The kind makes as many users and records as its section requests, and names them after its section. They are the
-    same each time, differ for another seed, and are made without reading a file. No text occurs twice. A mark is in
-    every record of its user, and in no other record unless a real user wrote it. A user's texts do not depend on other
-    users, real or planted, unless ``record_steps`` declares this. Users who replace real users have as many records,
-    and names that do not reveal the real users. If marks are drawn again, the drawn marks have the requested number,
-    follow from the key, and differ from the planted marks.
+    The kind makes as many users and records as its section requests, and names them after its section. The users are
+    the same each time, and differ for another seed. The kind reads no file to make them. No text occurs twice. A mark
+    is in every record of its user, and in no other record unless a real user wrote it. A user's texts do not depend on
+    other users, real or planted, unless ``record_steps`` declares this. Users who replace real users have as many
+    records, and names that do not reveal the real users. If marks are drawn again, the drawn marks have the requested
+    number, follow from the key, and differ from the planted marks.
 
-    A kind receives no coin, so coins cannot affect its users. Also test a kind whose users share tokens, such as
-    ``unseen_token``, in an audit.
+    A kind receives no coin, so coins cannot affect its users. If the users of a kind share tokens, as in
+    ``unseen_token``, also test the kind in an audit.
 
     Args:
         section: section with the settings to test.

@@ -35,11 +35,11 @@ _CACHE = "HELDIN_CACHE_DIR"
 def check_measure(options: MeasureOptions, name: str = "measure under test") -> None:
     """Check that a measure gives the same values each time, keeps its table, and reveals nothing about single people.
 
-    The values follow from models, texts and options. They are the same each time, and need no file except heldin's
-    stored scores. ``made_from`` changes with the audited model and with a text. A table that is written and read again
-    gives the same values and facts. The facts are finite, fit into JSON, and contain no user name and no text. For
-    groups of three people, only counts may depend on membership, because any other number would be about three people.
-    If the facts have a ``table``, a report can print it.
+    The values follow from models, texts and options. The values are the same each time, and need no file except
+    heldin's stored scores. ``made_from`` changes with the audited model and with a text. A table that is written and
+    read again gives the same values and facts. The facts are finite, fit into JSON, and contain no user name and no
+    text. For groups of three people, only counts may depend on membership, because any other number would be about
+    three people. If the facts have a ``table``, a report can print it.
 
     A measure receives no membership while it computes values. Its facts receive membership after all values are
     computed.

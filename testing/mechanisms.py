@@ -131,10 +131,10 @@ class _Along:
 def check_mechanism(defense: DefenseConfig) -> None:
     """Check that a mechanism's plan follows only from the config, and that its step does what the plan states.
 
-    The plan depends on no private number. The step makes a finite gradient, and does not change the weights. It depends
-    only on its key and number, and opens no file. It clips each unit separately, however records are divided into
-    passes, and divides by the plan's constant. It adds the stated noise once. The noise is new in every step, including
-    steps without a unit.
+    The plan depends on no private number. The step makes a finite gradient, and does not change the weights. The step
+    depends only on its key and number, and opens no file. It clips each unit separately, however records are divided
+    into passes, and divides by the plan's constant. It adds the stated noise once. The noise is new in every step,
+    including steps without a unit.
 
     For a mechanism without noise, only the plan is checked. The same applies to a mechanism that uses all users or
     named entities at once, because no single step can show its effect.

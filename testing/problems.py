@@ -27,7 +27,7 @@ def tried(call: Callable[[], Any], doing: str, problems: list[str]) -> Any:
 
 @contextlib.contextmanager
 def watched_files() -> Iterator[list[str]]:
-    """Yield a list. The name of each file that this process opens in the block is added, except Python's own
+    """Yield a list. The function adds the name of each file that this process opens in the block, except Python's own
     modules."""
     if not _HOOKS:
         _HOOKS.append(True)

@@ -20,7 +20,7 @@ def check_source(config: SourceConfig, other: SourceConfig | None = None) -> Non
 
     Args:
         config: config section that opens the source.
-        other: config section of a source with other content, whose fingerprint must differ; None: do not test this.
+        other: config section of a source with other content; its fingerprint must differ. None: do not test this.
 
     Raises:
         AssertionError: lists all faults, one per line. Each line begins with the name of the failed check: opened,

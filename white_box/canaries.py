@@ -41,7 +41,7 @@ class Canaries:
     seed: int = 0
 
     def of_norm(self, clip_norm: float) -> "Canaries":
-        """Return these canaries for another clip norm. Their norm exceeds it by the same factor as before."""
+        """Return these canaries for another clip norm. The ratio of gradient norm to clip norm stays the same."""
         return replace(self, norm=OVERSIZE * clip_norm)
 
     @functools.cached_property

@@ -22,13 +22,13 @@ class Check:
 
     Attributes:
         subject: class of mistakes that the check can detect.
-        p_value: p-value of "the trainer does what the mechanism states"; 0 or 1 if nothing is random.
+        p_value: p-value of "the trainer runs the stated mechanism"; 0 or 1 if nothing is random.
         measured, expected: the observed value and the stated value.
         smallest: deviation that the check detects with probability 0.99, in the unit that ``detects`` gives; NaN if it
             detects no deviation.
         detects: text about the deviation in ``smallest``.
         level: maximum probability of an alarm if the trainer is correct; 0 if nothing is random.
-        untested: reason why the check has no result; empty if it has one.
+        untested: reason why the check has no result; empty if there is a result.
         kind: what an alarm means about the trainer.
     """
 

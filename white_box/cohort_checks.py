@@ -1,7 +1,7 @@
 """Check noise in cohorts of two, in cohorts above the mean size, and in batches of low, middle and high loss.
 
-A trainer may omit noise if many units are drawn, or reduce it if the loss is low. In nearly every training step it then
-adds the stated noise. These checks force the rare steps by a chosen number of units, a small mean, and a chosen
+A trainer may omit noise if many units are drawn, or reduce it if the loss is low. Such a trainer adds the stated noise
+in nearly every training step. These checks force the rare steps by a chosen number of units, a small mean, and a chosen
 likelihood of a text.
 """
 
@@ -32,8 +32,8 @@ _LOSS_UNITS, _LOSS_STEPS = 3, 2  # of a run in which all texts have one loss
 def cohort_size_checks(stage: Stage, trainer: Trainer, key: bytes) -> tuple[Check, ...]:
     """Check the noise in cohorts of two units, and in cohorts above 1.25, 1.5 and 2 times the mean.
 
-    A trainer may compute the mean from the sampling rate or from the divisor. To exceed the divisor, a run has more
-    units at rate 1. To exceed the rate's mean, a run has a mean of 1.25 units.
+    A trainer may compute the mean from the sampling rate or from the divisor. For cohorts above the divisor, a run
+    draws more units at rate 1. For cohorts above the rate's mean, a run has a mean of 1.25 units.
     """
     exactly = [noise_and_sum(stage, trainer, cohort)[0] for cohort in made_cohorts(stage, key)]
     drawn = releases(stage, trainer, sampled_cohorts(stage, key)).astype(np.float64)

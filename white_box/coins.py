@@ -1,4 +1,4 @@
-"""Whole trainings with the stated noise. Coins decide membership, and an observer of every step infers it.
+"""Whole trainings with the stated noise. Coins decide membership, and an observer of every step infers membership.
 
 A gradient canary's score is the likelihood ratio of its coordinate or direction. The trainer processes text canaries
 like all texts. Each text canary uses one token that nobody else uses. Its score uses the embedding row of this token,
@@ -42,7 +42,7 @@ class Observation:
         member: coins of the gradient canaries, shape (m,).
         noise: the noise in quiet coordinates, divided by its stated deviation, shape (T, P).
         text_scores, text_member: scores and coins of the text canaries, shape (texts,).
-        moved: change of each gradient canary's own coordinate during training, shape (m,); empty for random directions.
+        moved: change of each gradient canary's coordinate during training, shape (m,); empty for random directions.
         recomputed: distance of the weights from those of the stated optimizer, in units of rounding; None without a
             stated optimizer.
     """
@@ -196,7 +196,7 @@ def _joined(scores: LabelledScores) -> tuple[Array, NDArray[np.bool_]]:
 
 
 def _area(name: str, kind: str, scores: Array, member: NDArray[np.bool_], ceiling: float) -> Check:
-    """Check that the AUROC of canaries does not exceed the accountant's ceiling. A lower AUROC is no mistake."""
+    """Check that the AUROC of canaries does not exceed the accountant's ceiling. A lower AUROC is not a mistake."""
     number = int(min(member.sum(), (~member).sum()))
     if number < _FEWEST:
         return silent(name, "canaries", f"the AUROC of {kind}, because one group has only {number}")

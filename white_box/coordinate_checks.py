@@ -64,8 +64,8 @@ def small_cohorts(stage: Stage, key: bytes, high: float) -> Run:
 def lone_units(stage: Stage, key: bytes, high: float) -> list[Run]:
     """Return runs of one step that draws exactly one unit, with a clip norm far above ``high``.
 
-    There is one run for a unit of each writer and one for a unit without records. Another run uses a text that the
-    model predicts, whose loss and gradient are near 0.
+    There is one run for a unit of each writer, and one for a unit without records. Another run uses a text that the
+    model predicts, so loss and gradient are near 0.
     """
     mechanism = far_above(stage, high, rate=1.0, steps=1)
 
@@ -84,7 +84,7 @@ def lone_units(stage: Stage, key: bytes, high: float) -> list[Run]:
 def crowds(stage: Stage, key: bytes, high: float) -> list[PrivateTraining]:
     """Return runs of one step with all writers and some gradient canaries, in small passes, with two clip norms.
 
-    The first norm is the stated one, which clips all units. The second is ``high``, which clips only the canaries.
+    The first norm is the stated norm, and clips all units. The second norm is ``high``, and clips only the canaries.
     """
     return [
         _crowd(stage, keyed_digest(key, "white-box crowd", f"{name} {i}"), norm)

@@ -159,7 +159,7 @@ def _whole_cohorts(seen: Sequence[ObservedDraws], rate: float, members: int) -> 
 
 
 def _beyond(seen: ObservedDraws, members: int) -> float:
-    """Return how far a column's count exceeds its number of units, or falls below zero, at most."""
+    """Return the largest amount by which a column's count exceeds its number of units, or falls below zero."""
     copies = np.array([len(alike) for alike in seen.names])
     excess = (seen.texts - copies, -seen.texts, seen.canaries - members, -seen.canaries)
     return max(float(each.max(initial=0.0)) for each in excess)
@@ -269,7 +269,7 @@ def _of_a_crowd(stage: Stage, trainer: Trainer, key: bytes, low: float) -> Check
 
 
 def _of_one_alone(stage: Stage, trainer: Trainer, key: bytes, low: float) -> Check:
-    """Check the rate of a single unit. A trainer that avoids empty cohorts would always sample it."""
+    """Check the rate of a single unit. A trainer that avoids empty cohorts would always sample this unit."""
     there, run = drawing(stage, keyed_digest(key, "white-box draws", "alone"), low)
     rate, steps = stage.mechanism.sampler.rate, run.training.mechanism.steps
     drawn = draws(there, trainer, Run(replace(run.training, units=run.training.units[:1])))
@@ -325,8 +325,7 @@ def _whoever_else(stage: Stage, trainer: Trainer, key: bytes, low: float) -> Che
 
 
 def _same(a: ObservedDraws, b: ObservedDraws) -> bool:
-    """Return whether the same units were sampled in the same steps. Ignores units that have the same texts as
-    another."""
+    """Return whether the same units were sampled in the same steps. Ignores units with equal texts."""
     of_a, of_b = ({names[0]: d.texts[:, j] for j, names in enumerate(d.names) if len(names) == 1} for d in (a, b))
     return all(np.array_equal(of_a[name], of_b[name]) for name in of_a.keys() & of_b.keys())
 

@@ -119,15 +119,16 @@ class TrainerAudit(Tabular):
     Attributes:
         model: model on which the trainer was audited.
         directions: directions of the gradient canaries.
-        power: what the audit could detect, computed before the run.
+        power: deviations that the audit could detect, computed before the run.
         estimate: estimate of epsilon, not a bound (Andrew et al. 2024, pooled variance), over the canaries of all
             trainings; None for sampled runs, which are not Gaussian.
-        estimates: the same estimate for each training.
-        auroc, auroc_error: AUROC of the likelihood ratio over all gradient canaries, and its standard error.
+        estimates: estimate of epsilon for each training.
+        auroc, auroc_error: AUROC of the likelihood ratio over all gradient canaries, and the standard error of this
+            AUROC.
         result: certified bounds, and the verdict on the accountant's curve.
         checks: the checks of the stated mechanism, each with its detectable deviation.
         accepted: kinds of alarms that the user accepted in advance.
-        of_plan: whether the audited step is the plan's step in heldin's loop, and not a step that the caller passed.
+        of_plan: whether the audited step is the plan's step in heldin's loop. False: the caller passed another step.
     """
 
     mechanism: Mechanism
@@ -164,7 +165,8 @@ class TrainerAudit(Tabular):
 
     @property
     def exit_code(self) -> int:
-        """The exit code: CERTIFIED, OTHER_MECHANISM, or UNSAFE unless it was accepted in advance; otherwise DONE."""
+        """The exit code: CERTIFIED, OTHER_MECHANISM, or UNSAFE unless the user accepted this finding in advance;
+        otherwise DONE."""
         match self.outcome:
             case TrainerOutcome.CURVE_CONTRADICTED:
                 return self.result.verdict.exit_code
@@ -253,7 +255,7 @@ def audit_trainer(
             too small or too large.
     """
     if not keys or len(set(keys)) != len(keys):
-        raise InputError("give at least one training, and a different key for each training")
+        raise InputError("two trainings have one key, or there is no training: give a different key for each training")
     # Before anything is trained: what the audit could say must not depend on what it finds.
     claim, _ = claim_of(mechanism)
     power = trainer_power(mechanism, canaries * len(keys), alpha=alpha)

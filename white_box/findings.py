@@ -61,7 +61,7 @@ def tested_lines(checks: Sequence[Check]) -> dict[str, str]:
 
 
 def untested_lines(checks: Sequence[Check]) -> list[str]:
-    """List the mistakes that were not tested: first those of this audit, then those of every audit."""
+    """List the mistakes that were not tested: first in this audit, then in any audit."""
     return [*(check.untested for check in checks if check.untested), *NOT_TESTED]
 
 
@@ -84,7 +84,7 @@ def check_lines(checks: Sequence[Check]) -> list[str]:
 
 
 def alarm_text(alarm: Check, accepted: Sequence[AlarmKind]) -> str:
-    """Return a line about an alarm, with its kind, and whether it was accepted in advance."""
+    """Return a line about an alarm, with its kind, and whether the user accepted this kind in advance."""
     kind = f"{alarm.kind.value}, accepted" if alarm.kind in accepted else alarm.kind.value
     chance = f" (p = {alarm.p_value:.1g})" if alarm.level else ""
     return f"ALARM ({kind}): {alarm.name}: {alarm.measured:.4g}, stated {alarm.expected:.4g}{chance}"

@@ -1,4 +1,5 @@
-"""Check groups of users that take turns, as banded noise requires. The groups are inferred from who was drawn when."""
+"""Check groups of users that take turns, as banded noise requires. The checks infer the groups from the steps in which
+each unit was drawn."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -31,7 +32,7 @@ def group_check(seen: "Sequence[ObservedDraws]", groups: int) -> Check:
 def in_rounds(seen: "ObservedDraws", groups: int) -> "ObservedDraws":
     """Return the draws in the steps of each unit's own group, as if all groups had the same steps.
 
-    Units with equal texts are omitted. Last steps are omitted too, unless every group has one.
+    Units with equal texts are omitted. The last steps are omitted too, unless every group has a step there.
     """
     lone = _lone(seen)
     return replace(

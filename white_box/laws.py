@@ -29,8 +29,8 @@ class LawResult:
         p_value: the p-value, corrected for the number of values.
         measured: the most deviant value.
         smallest: the deviation that the test detects with probability 0.99.
-        below: the detectable deviation in the other direction, if it differs; NaN if there is none, or none is
-            detectable.
+        below: the detectable deviation in the other direction, if this deviation differs; NaN if there is no other
+            direction, or no deviation is detectable.
         from_count: for counts, the smallest count that the test rejects as too large.
     """
 
@@ -216,8 +216,7 @@ def of_spans(outside: Array, before: Array, size: int) -> Array:
 
 
 def either(findings: Sequence[LawResult]) -> LawResult:
-    """Combine tests that share a level. Return the most deviant result, with the detectable deviations of the first
-    test."""
+    """Combine tests that share a level. Return the most deviant result, with the first test's detectable deviations."""
     worst = min(findings, key=lambda f: f.p_value)
     p_value = min(1.0, len(findings) * worst.p_value)
     return LawResult(p_value, worst.measured, findings[0].smallest, findings[0].below)
@@ -296,8 +295,8 @@ def _seen_correlation(pairs: float, target: float) -> float:
 
 @functools.lru_cache(maxsize=1024)
 def _seen_rates(trials: int, rate: float, each: float) -> tuple[float, float, int]:
-    """Return the higher and the lower rate that ``counts`` detects, and the smallest count that it rejects as too
-    large.
+    """Return the higher and the lower rate that ``counts`` detects, and the smallest count that ``counts`` rejects as
+    too large.
 
     Args:
         each: level for each side of a count.
@@ -325,8 +324,8 @@ def _seen_width(number: int, within: float, expected: float, level: float) -> fl
     at = stats.norm.pdf(np.linspace(-6.0, 6.0, 2401))
 
     def seen(width: float) -> float:
-        """Return the margin of detection: numbers that share a grid cell with a lower one, minus the smallest rejected
-        number and the spread."""
+        """Return the margin of detection: numbers that share a grid cell with a lower number, minus the smallest
+        rejected number and the spread."""
         of_cell = number * width * at
         shared = float((of_cell + np.expm1(-of_cell)).sum() * 0.005 / width)  # 0.005: step of the points in ``at``
         return shared - _Z * math.sqrt(shared) - least
@@ -369,7 +368,7 @@ def law_of_squares(trials: int, rate: float, number: int) -> tuple[int, Array]:
 
 
 def _reach(law: Array, number: int) -> int:
-    """Return a length that a sum of ``number`` such variables exceeds with probability below 1e-15 (Bernstein)."""
+    """Return a length that a sum of ``number`` squared distances exceeds with probability below 1e-15 (Bernstein)."""
     at = np.arange(law.size)
     mean = float(law @ at)
     variance = float(law @ np.square(at)) - mean**2

@@ -4,7 +4,7 @@ These parts are Opacus's own: gradients of single records by its hooks, or their
 clipping; and clip, sum, noise and division by its optimizers. Two parts are heldin's. First, heldin draws the cohort,
 by Poisson sampling or in shuffled batches. Second, heldin adds the gradients of gradient canaries to the records'
 gradients, and clips them under fast gradient and ghost clipping. Opacus knows no users with several records: it clips
-each record separately. A plan for users therefore runs as if somebody had mistaken examples for users.
+each record separately. A plan for users therefore runs as if each example were a user.
 """
 
 import warnings
@@ -30,7 +30,7 @@ class OpacusStep:
 
     Attributes:
         mode: how gradients of single records are clipped. Hooks store them; "fast" and "ghost" use two backward passes,
-            the second of them weighted. Ghost clipping refuses a model with tied weights.
+            and weight the second pass. Ghost clipping refuses a model with tied weights.
         poisson: whether to draw the cohort as the plan states. False: equal batches of a shuffled epoch, which
             ``make_private(poisson_sampling=False)`` takes from the data loader.
         positions: whether to give each record its own row of position ids, which the hooks need. A model that makes one

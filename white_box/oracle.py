@@ -2,7 +2,7 @@
 
 The code is slow and simple. It uses no part of heldin's engine, no batches and no padding. At the weights of a step,
 units' contributions are linearly independent, unless units have equal texts. A step without noise therefore shows which
-units it summed, and whether it contains anything else.
+units it summed, and whether the step contains anything else.
 """
 
 import functools
@@ -78,8 +78,8 @@ def _gradient(weights: _Weights, texts: Texts) -> Array:
 
 
 def contribution(base: LanguageModel, texts: Texts, clip_norm: float) -> Array:
-    """Return the clipped gradient of a unit with these records, divided by the clip norm, (d,); zero if it is not
-    finite."""
+    """Return the clipped gradient of a unit with these records, divided by the clip norm, (d,); zero if the gradient is
+    not finite."""
     whole = gradient(base, texts)
     norm = math.sqrt(float(whole @ whole))
     return whole / max(norm, clip_norm) if math.isfinite(norm) else np.zeros_like(whole)  # min(1, C / norm) / C
@@ -129,7 +129,10 @@ def alike_in(
     for unit in units:
         records = training.contribution(unit, step, sequences)
         if any(tokens.counted is not None for tokens in records):
-            raise InputError("the white-box audit computes gradients only of records in which every token counts")
+            raise InputError(
+                "the white-box audit computes gradients only of records in which every token counts: leave other"
+                " records out"
+            )
         texts = tuple(tuple(tokens.ids) for tokens in records)
         names.setdefault(texts, []).append(unit.name)
     return names

@@ -1,4 +1,4 @@
-"""The audited mechanism of a white-box audit, and what the audit can detect, computed before it runs."""
+"""The audited mechanism of a white-box audit, and the deviations that the audit can detect, computed before the run."""
 
 import bisect
 from dataclasses import dataclass
@@ -50,7 +50,7 @@ class WeakerTrainer:
 
 @dataclass(frozen=True)
 class TrainerPower:
-    """The power of the audit, computed before it runs.
+    """The power of the audit, computed before the audit runs.
 
     Attributes:
         canaries: number of canary users over all trainings.
@@ -115,7 +115,7 @@ def chosen_mechanism(
         ("--users and --cohort", users, cohort) if of_users else ("--examples and --batch", examples, batch)
     )
     if (examples, batch) != (None, None) if of_users else (users, cohort) != (None, None):
-        raise InputError(f"{kind} needs {names}")
+        raise InputError(f"--kind {kind} needs {names}: give {names}")
     if (sampling_rate is None) == (population is None or drawn is None):
         raise InputError(f"give either --sampling-rate, or {names}")
     if sampling_rate is not None:
@@ -162,7 +162,7 @@ def trainer_mechanism(
     if kind not in KINDS:
         raise InputError(f"--kind is {kind}: choose from {', '.join(KINDS)}")
     if (noise_multiplier is None) == (target_epsilon is None):
-        raise InputError("give either a noise multiplier or a target epsilon")
+        raise InputError("give exactly one of noise multiplier and target epsilon")
     unit, sampled = KINDS[kind]
     mechanism = Mechanism(
         unit=unit,
@@ -191,8 +191,8 @@ def trainer_power(mechanism: Mechanism, canaries: int, *, alpha: float = 0.05) -
     tries = one_run.paid_tries(canaries, alpha=alpha)
 
     def least(attempt: Try) -> int:
-        """Return the smallest number of right guesses that the test rejects; one more than the guesses made if there is
-        none."""
+        """Return the smallest number of right guesses that the test rejects; one more than the number of guesses if the
+        test rejects no number."""
         # By bisection: what rejects some number of right guesses rejects any larger number of them.
         return bisect.bisect_left(
             range(attempt.made + 1),
@@ -218,7 +218,7 @@ def trainer_power(mechanism: Mechanism, canaries: int, *, alpha: float = 0.05) -
 
 
 def power_table(power: TrainerPower) -> str:
-    """Return the power as plain text, which is printed before the run."""
+    """Return the power as plain text, for printing before the run."""
     lines = [
         f"claim: epsilon {power.epsilon:.4g} at delta {power.delta:g}; no attacker's AUROC is above "
         f"{power.auroc_ceiling:.4f}",

@@ -2,9 +2,9 @@
 
 The checks test whether noise is added once, units are clipped as a whole, and all processes see one release.
 
-Each process is a new interpreter that makes all runs. It has torch.distributed's default group (gloo, connected through
-a file, so it needs no port). The trainer is pickled, so the process must be able to import it. It may be a function or
-a dataclass of a module, but not a function that another function made.
+Each process is a new interpreter that makes all runs. The process uses torch.distributed's default group (gloo,
+connected through a file, so no port is needed). The trainer is pickled, so the process must be able to import it. The
+trainer may be a function or a dataclass of a module, but not a function that another function made.
 """
 
 import contextlib

@@ -380,13 +380,13 @@ def check_auditable(mechanism: Mechanism) -> None:
     """Raise InputError unless the mechanism is Poisson-sampled, clips every unit and has a guarantee to test."""
     if mechanism.sampler.groups > 1 and mechanism.sampler.rate == 1.0:
         raise InputError(
-            "the white-box audit reads groups from coins, but this plan draws no coin, since bands x cohort is the"
-            " population. Use a smaller cohort, or fewer bands"
+            "the white-box audit reads groups from coins, but this plan draws no coin, because bands x cohort is"
+            " the population. Use a smaller cohort, or fewer bands"
         )
     if not (mechanism.sampler.by_coins or mechanism.level.method == "banded"):
         raise InputError(
-            f"the white-box audit needs Poisson sampling, but this plan's sampler is {mechanism.sampler.kind}, with"
-            " which its canary users would replace other users"
+            f"the white-box audit needs Poisson sampling, but this plan's sampler is {mechanism.sampler.kind}, and"
+            " its canary users would replace other users. Choose a plan with Poisson sampling"
         )
     features = {
         "two-level sampling": mechanism.two_level,
@@ -395,8 +395,8 @@ def check_auditable(mechanism: Mechanism) -> None:
     }
     if feature := next((name for name, part in features.items() if part is not None), None):
         raise InputError(
-            "the white-box audit follows units that are drawn by one coin each and clipped to one norm, but this"
-            f" plan has {feature}. Audit it by independent trainings (heldin retrain)"
+            "the white-box audit follows units that one coin each draws and one norm clips, but this plan has"
+            f" {feature}. Audit it by independent trainings (heldin retrain)"
         )
     if not mechanism.protects or mechanism.reasons():
         raise InputError(f"the white-box audit needs a guarantee to test: {mechanism.guarantee().label}")

@@ -155,11 +155,13 @@ def imported_step(name: str) -> PrivateStep:
     try:
         step: PrivateStep | None = getattr(importlib.import_module(module), function, None)
     except ImportError as error:
-        raise InputError(f"--step '{name}': cannot import '{module}' ({error})") from error
+        raise InputError(
+            f"--step '{name}': cannot import '{module}' ({error}). Correct the name, or put the module on PYTHONPATH"
+        ) from error
     finally:
         sys.path.pop(0)
     if not callable(step):
-        raise InputError(f"--step '{name}': '{module}' has no function '{function}'")
+        raise InputError(f"--step '{name}': '{module}' has no function '{function}'. Correct the name")
     return step
 
 

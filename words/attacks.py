@@ -4,7 +4,7 @@ from heldin.words.statement import Code
 
 
 class AttackUses(Code):
-    """The data that an attack learns from, besides the scored text."""
+    """The data that an attack learns from, in addition to the scored text."""
 
     MODEL = "the model and fixed texts"
     OTHER_TEXTS = "other users' texts"

@@ -1,4 +1,4 @@
-"""The glossary: terms that reports explain, and further terms. docs/glossary.md is generated from both lists."""
+"""The glossary: terms that reports explain, and further terms. heldin generates docs/glossary.md from the two lists."""
 
 # Reports explain those that they use, so there are at most twenty.
 TERMS = {

@@ -199,7 +199,7 @@ class DeltaText(Code):
 
 
 class PlanFitText(Code):
-    """How many of the plan's units are in a training, and what follows from a difference."""
+    """The share of the plan's units that are in a training, and the consequences of a difference."""
 
     UNITS = "{units:,} {unit} for a stated population of {population:,}"
     GRADIENTS = "{gradients:,.0f} gradients a step, {planned:,.0f} by the plan"
@@ -214,7 +214,7 @@ _NOT_COVERED = "It does not cover losses, gradient norms, cohort sizes or attack
 
 
 class Covers(Code):
-    """What the guarantee of a plan covers, depending on how the released checkpoint is chosen."""
+    """What the guarantee of a plan covers, depending on the rule that chooses the released checkpoint."""
 
     LAST_STEP = f"the model after the last step. {_NOT_COVERED}"
     PUBLIC_VALIDATION = f"the model of the step with the lowest loss on separate public users. {_NOT_COVERED}"

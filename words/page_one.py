@@ -187,7 +187,7 @@ class AttackNeeds(Code):
 
 
 class WhichAttacker(Code):
-    """The attackers that were tested, and those that were not."""
+    """The attackers that the audit tested, and the attackers that it did not test."""
 
     DECIDES = "The answer is about an attacker who sees {sees}."
     DECIDES_TOO_WEAK = "The answer is about an attacker who sees {sees}, less than those who get the model."
@@ -248,7 +248,7 @@ class Evidence(Code):
 
 
 class Learned(Code):
-    """What it means that a model shows no learning on people outside its training data; the table has the numbers."""
+    """The consequence if a model shows no learning on people outside its training data; the table has the numbers."""
 
     NOTHING = "No: nothing measurable, so {follows}."
     NOTHING_FOR_OTHERS = "Not for others: it gained nothing measurable on people outside its training data."
@@ -258,7 +258,7 @@ class Learned(Code):
 
 
 class Follows(Code):
-    """What cannot be concluded from an audit of a model that learned nothing."""
+    """The limits of an audit of a model that learned nothing."""
 
     OF_DEFENSE = "low leakage does not show that the defense works"
     OF_TRAINING = "low leakage says nothing about a training that learns"
@@ -350,7 +350,7 @@ class Advice(Code):
 
 
 class Subject(Code):
-    """What must not be released."""
+    """The object that must not be released."""
 
     MODEL = "this model"
     MODELS = "models trained this way"

@@ -10,8 +10,8 @@ class Wording:
     Attributes:
         audited: key of these words in ``AUDITED``.
         sides: the two groups, as in "distinguishes members from non-members".
-        member: name of the group in the training data.
-        other: name of the group outside the training data.
+        member: name of the group of members, such as "members" or "trainings with the user".
+        other: name of the other group, such as "non-members" or "trainings without the user".
         unit: plural name of the statistical unit.
         singular: singular name of the statistical unit.
         members: text that explains members to readers who do not know the term.

@@ -40,7 +40,7 @@ class TurnColumns(Columns):
         """Return the columns of a source whose rows have this format.
 
         Args:
-            columns: the columns that are named for users, ids and dates.
+            columns: the names of the columns of users, ids and dates.
             form: any format except the format of texts.
             column: the column of the messages, or of the prompt.
             template: the template that writes messages, or None.

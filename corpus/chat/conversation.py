@@ -145,7 +145,7 @@ def form_besides(row: Mapping[str, Any], column: str) -> RowFormat | None:
 
     Args:
         row: the row, by column name.
-        column: the column that is read.
+        column: the column that heldin reads.
     """
     for form in (RowFormat.MESSAGES, RowFormat.CONVERSATIONS):
         if form != column and format_of_value(row.get(form)) is not None:
@@ -263,7 +263,8 @@ def _before_and_after(prompt: Any, answers: Sequence[Any], names: Sequence[str],
     before = after[0][:alike]
     if isinstance(prompt, str) and not any(message["content"].strip() == prompt.strip() for message in before):
         raise ValueError(
-            "the prompt is text, but the answers are messages that do not begin with the prompt: write all in one form"
+            "the prompt is text, but the answers are messages that do not begin with the prompt: write prompt and"
+            " answers in one form"
         )
     return [before, *(messages[alike:] for messages in after)]
 
@@ -284,8 +285,8 @@ def _turns(value: object, column: str) -> list[Any]:
     turns = _listed(value)
     if isinstance(turns, str) and _OF_PYTHON.match(turns):
         raise ValueError(
-            f"column '{column}' contains a list that is not JSON, which is how pandas writes lists to CSV. Write each"
-            " cell with json.dumps, or save JSON lines or Parquet"
+            f"column '{column}' contains a list that is not JSON, because pandas writes lists to CSV as Python"
+            " code. Write each cell with json.dumps, or save JSON lines or Parquet"
         )
     if not isinstance(turns, list):
         raise ValueError(f"column '{column}' contains {kind_of(value)} instead of a list of messages")

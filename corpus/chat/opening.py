@@ -24,7 +24,7 @@ class RowReading:
         counting: the parts of a stored document that count.
         loss: the parts on which training computes the loss.
         attack: the parts that are scored.
-        template: template that writes messages; None if rows have none.
+        template: template that writes messages; None if rows have no messages.
         besides: another format that rows also have and that heldin does not read, if nobody chose between the formats.
     """
 
@@ -67,7 +67,7 @@ class RowReading:
         return self.template.document(conversation).counting(self.counting)
 
     def lines(self, *, trains: bool) -> list[Statement]:
-        """Return lines that state how rows are read; no lines for plain texts.
+        """Return lines that state how heldin reads rows; no lines for plain texts.
 
         Args:
             trains: whether a training follows, so the lines also state the loss; otherwise only scores follow.
@@ -91,7 +91,7 @@ class StatedRows:
 
     Attributes:
         format: how rows keep their text.
-        turns: the parts that deduplication, caps, entities and canary users work on.
+        turns: the parts that deduplication, caps, entities and canary users use.
         loss: the parts on which training computes the loss.
         attack: the parts that are scored.
     """
@@ -103,7 +103,7 @@ class StatedRows:
 
 
 def kept_reading(reading: RowReading) -> dict[str, Any] | None:
-    """Return how rows were read, for a record. heldin can then read the rows again without any model."""
+    """Return the reading of rows, for a record. heldin can then read the rows again without any model."""
     if not reading.has_turns:
         return None
     return {
@@ -178,7 +178,8 @@ def _require(key: str, counting: Counting, form: RowFormat) -> None:
         raise InputError(f"{key} is {counting}, but the rows are texts without turns: leave this key out")
     if form.has_pairs and key in _OF_ANSWERS and counting not in _OF_ANSWERS[key]:
         raise InputError(
-            f"{key} is {counting}, but the rows are preference pairs, whose answers are compared: leave this key out"
+            f"{key} is {counting}, but the rows are preference pairs, and training compares their answers: leave"
+            " this key out"
         )
     if counting is Counting.COMPLETION and not form.answers:
         raise InputError(f"{key} is {counting}, but the rows are {form} without a separate prompt: choose assistant")

@@ -2,7 +2,7 @@
 
 The template's own generation marks show the assistant's parts. Without marks, TRL's training variant of the template
 shows these parts, if the variant writes the same text. Otherwise, heldin finds the parts from the lengths of the texts
-of fewer messages. heldin refuses a text whose turns cannot be found exactly.
+of fewer messages. heldin refuses a text if it cannot find the turns exactly.
 """
 
 import itertools
@@ -100,7 +100,7 @@ class ChatTemplate:
 
     @property
     def mask_from(self) -> MaskFrom:
-        """How heldin finds the assistant's parts, tried on a conversation of two questions and two answers."""
+        """How heldin finds the assistant's parts, according to a test with two questions and two answers."""
         if _GENERATION.search(self.source):
             return MaskFrom.MARKS
         return MaskFrom.VARIANT if self.variant is not None and self.is_as_in_trl else MaskFrom.POSITIONS
@@ -109,7 +109,7 @@ class ChatTemplate:
     def is_as_in_trl(self) -> bool:
         """Whether TRL's variant of the template, if there is one, writes the same text.
 
-        TRL trains on the variant's text if the loss is computed on the assistant's turns only.
+        TRL trains on the variant's text if only the assistant's turns have a loss.
         """
         if self.variant is None:
             return True
@@ -261,7 +261,7 @@ class ChatTemplate:
         return begin, end
 
     def _amid(self, conversation: Conversation, number: int, text: str) -> tuple[int, int]:
-        """Return the place of a turn that is written differently if another turn follows.
+        """Return the place of a turn that the template writes differently if another turn follows.
 
         A mark replaces its words for the search.
         """

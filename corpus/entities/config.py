@@ -1,4 +1,5 @@
-"""The sections of a config that name a source of mentions. A source's module is imported only when the source opens."""
+"""The sections of a config that name a source of mentions. heldin imports a source's module only when it opens the
+source."""
 
 from collections.abc import Sequence
 from typing import Annotated, Literal, TypeAlias

@@ -58,9 +58,9 @@ class EntityStatistics:
         categories: counts for each category that occurs.
         entities: number of distinct names, after aliases are joined.
         records_per_entity: P0, P25, P50, P75 and P100 of the number of records that name each entity.
-        authors_per_entity: P0, P25, P50, P75 and P100 of the number of users who wrote the records that name each
-            entity.
-        histogram: (lowest, highest, entities) for bins of records per entity; each bin is twice as wide as the last.
+        authors_per_entity: P0, P25, P50, P75 and P100 of the number of authors of records that name each entity.
+        histogram: (lowest, highest, entities) for bins of records per entity; each bin is twice as wide as the previous
+            bin.
         users_named: number of users whom another user's record names, by their own name or by an alias.
         records_per_user: P0, P25, P50, P75 and P100 of the number of records that each user wrote or is named in. Text
             sampling's epsilon for a person depends on this number (docs/theory.md#text-sampling).
@@ -134,7 +134,7 @@ def people_of(
     The view ``named`` has all mentions, with ``person``. The view ``found`` has the longest mentions. The table
     ``users`` has the users of the store.
 
-    Part of a longer mention may name a person. Such a part counts under any category of the longer mention.
+    A part of a longer mention may name a person. Such a part counts under any category of the longer mention.
     """
     store = mentions.store
     # A user is named by the own name and by every alias; an alias that belongs to nobody who writes joins names alone.

@@ -27,8 +27,8 @@ class Gold:
             sentence = self._sentences.get(text.id)
             if sentence is None or sentence.text != text.text:
                 raise InputError(
-                    f"record number {number} is not a sentence of '{self.path}': gold columns need a corpus that is"
-                    " read from this file"
+                    f"record number {number} is not a sentence of '{self.path}': read the corpus from this file,"
+                    " or choose another source of entities"
                 )
             yield tagged_spans(sentence)
 

@@ -1,7 +1,7 @@
 """The mentions in a corpus, as a table on disk next to the store. Later searches reuse the table.
 
-The table has one row for each mention. Its key is the store's content and the source's fingerprint. Categories and
-aliases are applied when the table is read. The table is never held in memory as Python objects.
+The table has one row for each mention. The key of the table is the store's content and the source's fingerprint. heldin
+applies categories and aliases when it reads the table. The table never becomes Python objects in memory.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -73,7 +73,7 @@ def with_rows_beyond(mentions: Mentions, records: Mapping[int, Text], source: En
 def find_mentions(store: CorpusStore, source: EntitySource, reporter: Reporter) -> Mentions:
     """Search every record of a store, or open the result of an earlier search of this content with this source.
 
-    The table has all mentions. Among overlapping mentions, the longest is marked.
+    The table has all mentions. The table marks the longest of overlapping mentions.
 
     Raises:
         InputError: the source cannot be used.

@@ -38,7 +38,7 @@ class WordList:
 
     Attributes:
         path: the file, plain, .gz or .zst, UTF-8.
-        category: category of names that have none in the file.
+        category: category of names without a category in the file.
     """
 
     path: Path
@@ -86,7 +86,7 @@ class WordList:
         try:
             name, _, label = line.decode("utf-8-sig").rstrip("\r\n").partition("\t")
         except UnicodeDecodeError as error:
-            raise InputError(f"{where}: invalid UTF-8 at byte {error.start}") from error
+            raise InputError(f"{where}: invalid UTF-8 at byte {error.start}. Save the file as UTF-8") from error
         category = category_named(label) if label.strip() else self.category
         if category is None:
             raise InputError(f"{where}: the text after the tab is not a category. Use one of {', '.join(CATEGORIES)}")
@@ -149,7 +149,7 @@ class Patterns:
 
 @dataclass(frozen=True)
 class SpacyPipeline:
-    """The entities of a spaCy pipeline. Labels that are not in Table I are left out.
+    """The entities of a spaCy pipeline. Labels outside Table I are left out.
 
     Attributes:
         name: name of an installed pipeline, or a folder.
@@ -167,7 +167,7 @@ class SpacyPipeline:
         return text_sha256("spacy", str(meta.get("lang")), str(meta.get("name")), str(meta.get("version")))
 
     def spans(self, texts: Iterable[Text]) -> Iterator[list[Span]]:
-        """Yield the mentions that the pipeline's entity recogniser finds in each text on its own."""
+        """Yield the mentions that the pipeline's entity recogniser finds in each separate text."""
         for document in self._pipeline.pipe(self._short(texts), batch_size=_BATCH):
             named = ((ent.start_char, ent.end_char, category_named(ent.label_)) for ent in document.ents)
             yield [Span(start, end, category) for start, end, category in named if category is not None]
@@ -229,7 +229,7 @@ class Function:
             for span in spans:
                 if not 0 <= span.start < span.end <= len(text.text):
                     raise InputError(
-                        f"{self.name}: span {span.start}..{span.end} is outside record number {number}, which has"
-                        f" {len(text.text)} characters"
+                        f"{self.name}: span {span.start}..{span.end} is outside the {len(text.text)} characters of"
+                        f" record number {number}. Correct the recogniser"
                     )
             yield spans

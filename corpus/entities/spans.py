@@ -61,7 +61,7 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """A record as a source of mentions sees it. The source sees one record at a time.
+    """A record in the form for a source of mentions. The source sees one record at a time.
 
     Attributes:
         id: record id, which identifies the gold annotation.
@@ -114,8 +114,8 @@ def words_of(text: str) -> list[tuple[int, int, str]]:
 def canonical(mention: str) -> str:
     """Return one string for all spellings of an entity: its words without case, in compatibility form.
 
-    Blanks separate the words. Names that differ only in case and in the characters between words are one entity. More
-    texts then name the entity, so the protection covers all of these texts together.
+    Blanks separate the words. Names that differ only in case and in the characters between words are one entity. One
+    entity then has more texts, and the protection covers all of these texts together.
     """
     return " ".join(word for _, _, word in words_of(mention))
 

@@ -1,6 +1,6 @@
 """The answer of ``heldin corpus entities``: the source of mentions, its mentions in a corpus, and its accuracy.
 
-Recall and precision are measured if the corpus is annotated (gold columns). No name is printed.
+heldin measures recall and precision if the corpus is annotated (gold columns). It prints no name.
 """
 
 from collections.abc import Mapping, Sequence
@@ -108,7 +108,7 @@ def study_entities(
     aliases: Mapping[str, str] | None = None,
     reporter: Reporter,
 ) -> EntityStudy:
-    """Search a corpus for mentions, count them, and compare them with the corpus's annotation if it has one.
+    """Search a corpus for mentions, count them, and compare them with the annotation of the corpus if there is one.
 
     Args:
         corpus: source from which the store was built. For a comparison, its sentences must be the store's records.
@@ -211,7 +211,7 @@ def gold_of(corpus: Source) -> Gold | None:
 
 
 def known_categories(names: Sequence[str]) -> tuple[Category, ...]:
-    """Return the named categories, or all categories if none is named. Raises InputError for an unknown name."""
+    """Return the named categories, or all categories if no category is named. Raises InputError for an unknown name."""
     unknown = [name for name in names if name not in CATEGORIES]
     if unknown:
         raise InputError(f"category '{unknown[0]}' is unknown: use one of {', '.join(CATEGORIES)}")

@@ -1,4 +1,4 @@
-"""Rows by made-up people: mails, chats in which the assistant writes their mail, and preference pairs."""
+"""Rows by made-up people: mails, chats with a mail as the assistant's answer, and preference pairs."""
 
 import functools
 import random
@@ -42,7 +42,7 @@ _REFUSED = (
 
 
 def refusal(dice: random.Random) -> str:
-    """Return an answer that shows nothing about the person who asked, and that nobody prefers."""
+    """Return an answer that nobody prefers. It shows nothing about the person who asked."""
     return dice.choice(_REFUSED)
 
 

@@ -36,10 +36,10 @@ _NO_REPEAT = frozenset(
 class SyntheticCorpus:
     """Public parameters of a made-up corpus. Equal parameters give equal text under the same version of NumPy.
 
-    A larger number of ``users`` adds users and does not change the records of the others; only their shares alpha_u
-    shrink. A user has ``mean_records`` records on average, and at least ``min_records``. At ``distinctiveness`` 0, no
-    text depends on its user. At 0.5, most of the text is common to all users. At 1, users sign every mail, and most of
-    their choices are personal.
+    A larger number of ``users`` adds users, and does not change the records of the other users; only the other users'
+    shares alpha_u shrink. A user has ``mean_records`` records on average, and at least ``min_records``. At
+    ``distinctiveness`` 0, no text depends on its user. At 0.5, most of the text is common to all users. At 1, users
+    sign every mail, and most of their choices are personal.
 
     Raises:
         InputError: a parameter is out of range.
@@ -82,11 +82,11 @@ def check_parameters(
     """
     for name, (value, least) in at_least.items():
         if value < least:
-            raise InputError(f"{kind} corpus: {name} is {value}, which is too small. Give {least} or more")
+            raise InputError(f"{kind} corpus: {name} is {value}, too small a number. Give {least} or more")
     if not min_records <= mean_records < math.inf:
         raise InputError(
-            f"{kind} corpus: mean_records is {mean_records}, which is below min_records ({min_records}) or"
-            " not a number. Raise mean_records, or lower min_records"
+            f"{kind} corpus: mean_records is {mean_records}, not a number of at least min_records ({min_records})."
+            " Raise mean_records, or lower min_records"
         )
     if not 0 <= distinctiveness <= 1:
         raise InputError(
@@ -118,7 +118,7 @@ def generate(spec: SyntheticCorpus) -> Iterator[SyntheticRecord]:
 
 
 def generate_user(spec: SyntheticCorpus, user: int) -> Iterator[SyntheticRecord]:
-    """Yield the records of the user with this index (from 0), as in ``generate``, without generating the others.
+    """Yield the records of the user with this index (from 0), as in ``generate``, without other users' records.
 
     Raises InputError if the corpus has no such user.
     """
@@ -187,7 +187,8 @@ class _Style:
 
 @dataclass(frozen=True)
 class _Person:
-    """The traits that distinguish one user. At ``distinctiveness`` 0 they have no effect, and they grow with it."""
+    """The traits that distinguish one user. At ``distinctiveness`` 0 the traits have no effect; their effect grows with
+    ``distinctiveness``."""
 
     facts: Mapping[str, str]  # name, address, signature
     topics: tuple[float, ...]  # cumulative chances, shape (topics,)

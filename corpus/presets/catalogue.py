@@ -1,6 +1,6 @@
 """A named preset for each dataset of the papers: the format of its files, the steps, and the filter of users.
 
-A preset cannot be changed, because another threshold would be another experiment. Each step declares the data that it
+Nobody can change a preset, because another threshold would be another experiment. Each step declares the data that it
 depends on (docs/theory.md#rules-of-the-data), and a run's plan copies the declarations.
 """
 
@@ -60,7 +60,7 @@ class Preset:
         user: definition of a user.
         text: definition of a record's text.
         steps: the steps over rows, in order.
-        minimum: the paper's minimum number of records per user; None: the paper has none.
+        minimum: the paper's minimum number of records per user; None: the paper has no minimum.
         published: the numbers in the paper.
         read: function that yields the records of files in the published format.
     """

@@ -70,7 +70,7 @@ def repeats_ngram(text: str, tokens: PresetTokens) -> bool:
 
 
 def enron_fingerprint(path: Path) -> str | None:
-    """Return the folder's fingerprint; None for a tarball, which is hashed like any file."""
+    """Return the folder's fingerprint; None for a tarball, because heldin hashes a tarball like any file."""
     return Maildir(path, "account").fingerprint() if path.is_dir() else None
 
 

@@ -36,9 +36,9 @@ def plain_text(html: str) -> str:
 
 
 def posts_file(path: Path) -> Path:
-    """Return the path. Raises InputError if it is a folder or does not exist."""
+    """Return the path. Raises InputError if the path is a folder or does not exist."""
     if path.is_dir():
-        raise another_format(path, POSTS, "a folder: name the file in it")
+        raise another_format(path, POSTS, "a folder")
     return existing(path)
 
 

@@ -68,7 +68,7 @@ class Published:
 
 def another_format(path: Path, expected: str, contents: str) -> InputError:
     """Return the error for files in another format, with the expected format and the contents that were found."""
-    return InputError(f"'{path}' should be {expected}; found {contents}")
+    return InputError(f"'{path}' should be {expected}, but heldin found {contents}. Name another file or folder")
 
 
 def table_files(path: Path) -> list[Path]:
@@ -101,5 +101,5 @@ def _saved_rows(folder: Path) -> Iterator[tuple[int, Any]]:
     try:
         data = datasets.load_from_disk(str(folder))
     except Exception as error:  # the library raises exceptions of many classes
-        raise InputError(f"cannot load dataset '{folder}': {first_line(error)}") from error
+        raise InputError(f"cannot load dataset '{folder}' ({first_line(error)}): save the dataset again") from error
     yield from whole_rows(data.with_format("arrow").iter(BATCH_ROWS), folder.name)

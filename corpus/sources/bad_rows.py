@@ -1,4 +1,4 @@
-"""Rows that cannot be used: their faults, and whether they stop the command or are skipped and counted."""
+"""Unusable rows: their faults, and whether heldin stops the command or skips and counts such rows."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -11,7 +11,7 @@ from heldin.words.statement import Statement
 
 
 class OnBadRows(StrEnum):
-    """Which unusable rows are skipped and counted. Any other unusable row is an error."""
+    """The unusable rows that heldin skips and counts. Any other unusable row is an error."""
 
     SKIP_EMPTY = "skip-empty"  # rows without text
     SKIP = "skip"  # all rows that cannot be used
@@ -41,7 +41,7 @@ class Skipped(Facts):
         without_text: rows without text.
         unusable: other rows that could not be used.
         users: number of users with a skipped row; rows of unknown users do not count.
-        users_lost: number of users who have no other row.
+        users_lost: number of users without any usable row.
         first: place and fault of the first unusable row, else of the first row without text; None if no row was
             skipped.
     """
@@ -80,10 +80,10 @@ def skipped_by_fault(without_text: int, unusable: int) -> list[Statement]:
 
 @dataclass
 class BadRows:
-    """The rule for rows that cannot be used: raise an error at the first one, or count them and continue.
+    """The rule for unusable rows: raise an error at the first unusable row, or count unusable rows and continue.
 
     Attributes:
-        rule: which rows are skipped.
+        rule: the rows that heldin skips.
         without_text: number of skipped rows without text so far.
         unusable: number of other skipped rows so far.
         first: place and fault of the first other skipped row, or of the first row without text if there is no other
@@ -126,7 +126,7 @@ class BadRows:
             self.users.add(user)
 
     def take_in(self, other: Skipped, users: Iterable[str]) -> None:
-        """Add the rows, and their users, that were skipped in an earlier part."""
+        """Add the rows that an earlier part skipped, and their users."""
         if self.first is None or (other.unusable and not self.unusable):
             self.first = other.first
         self.without_text += other.without_text

@@ -22,7 +22,7 @@ class SourceSize:
 
     Attributes:
         bytes: total bytes of its files; 0 for a source without files.
-        records: number of records; 0 if the source does not state it.
+        records: number of records; 0 if the source states no number.
     """
 
     bytes: int = 0
@@ -61,7 +61,8 @@ class SourceConfig(Section, ABC):
         return SourceSize(bytes=sum(map(_bytes_in, self.paths())))
 
     def most_users(self) -> int | None:
-        """Return the number of users that the section states; None if only reading the source shows it."""
+        """Return the number of users that the section states; None if heldin must read the source to find the
+        number."""
         return None
 
     def min_records(self) -> int | None:
@@ -110,9 +111,9 @@ class ColumnedSource(SourceConfig):
 
 def _require_readable(path: Path, key: str, *, folder: bool) -> None:
     if not path.exists() or (not folder and not path.is_file()):
-        raise InputError(f"{key}.path: no such {'file or folder' if folder else 'file'}: '{path}'")
+        raise InputError(f"{key}.path: no such {'file or folder' if folder else 'file'}: '{path}'. Correct the path")
     if not os.access(path, os.R_OK):
-        raise InputError(f"{key}.path: you cannot read '{path}': change its permissions")
+        raise InputError(f"{key}.path: you cannot read '{path}': change the permissions")
 
 
 def _bytes_in(path: Path) -> int:

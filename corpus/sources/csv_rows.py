@@ -135,7 +135,7 @@ def _first_lines(path: Path, form: TextFormat) -> list[str]:
     except BROKEN as error:
         raise corrupt(path, "the header line", error) from error
     if not "".join(lines).strip():
-        raise InputError(f"{path.name}: the file is empty, without even a header line")
+        raise InputError(f"{path.name}: the file is empty, without even a header line. Write a header line and rows")
     return lines
 
 
@@ -147,7 +147,7 @@ def _columns_by_sign(path: Path, lines: Sequence[str], signs: str) -> tuple[dict
     read = {sign: _names(lines, sign) for sign in signs}
     names = {sign: names for sign, names in read.items() if isinstance(names, tuple)}
     if not names:
-        raise InputError(f"{path.name}: broken CSV in the header line ({next(iter(read.values()))})")
+        raise InputError(f"{path.name}: broken CSV in the header line ({next(iter(read.values()))}). Correct this line")
     # As people write by hand: user, text.
     blanks = {sign for sign, read in names.items() if read[1:] and all(name.startswith(" ") for name in read[1:])}
     bare = {sign: tuple(name.lstrip() for name in read) if sign in blanks else read for sign, read in names.items()}
@@ -198,7 +198,7 @@ def csv_rows(path: Path, form: TextFormat, wanted: Sequence[str], bad: BadRows) 
                     yield number, row
     except csv.Error as error:
         reason = "a quotation mark is never closed" if "end of data" in str(error) else str(error)
-        raise InputError(f"{path.name} after line {max(number, 1)}: broken CSV ({reason})") from error
+        raise InputError(f"{path.name} after line {max(number, 1)}: broken CSV ({reason}). Correct the file") from error
     except UnicodeError as error:
         raise InputError(
             f"{path.name} after line {number}: not {name_of_encoding(form)} text. Give another --encoding"

@@ -106,7 +106,9 @@ class HuggingFace(Source):
             else:
                 data = datasets.load_dataset(self.name, revision=self.revision, streaming=self.streaming)
         except Exception as error:  # the library raises many classes for "not there", "no network", "not a dataset"
-            raise InputError(f"cannot load dataset '{self.name}': {first_line(error)}") from error
+            raise InputError(
+                f"cannot load dataset '{self.name}' ({first_line(error)}): correct the name, or fetch the dataset again"
+            ) from error
         if isinstance(data, datasets.DatasetDict | datasets.IterableDatasetDict):
             if self.split is None:
                 raise InputError(f"dataset '{self.name}' has several splits: choose from {', '.join(data)}")

@@ -92,7 +92,7 @@ def sentences(path: Path) -> Iterator[Sentence]:
                 try:
                     parts = line.decode("utf-8-sig" if line_number == 1 else "utf-8").split()
                 except UnicodeDecodeError as error:
-                    raise InputError(f"{where}: invalid UTF-8 at byte {error.start}") from error
+                    raise InputError(f"{where}: invalid UTF-8 at byte {error.start}. Save the file as UTF-8") from error
                 if not parts or parts[0] == DOCUMENT:
                     if current is not None:
                         yield current
@@ -103,8 +103,8 @@ def sentences(path: Path) -> Iterator[Sentence]:
                 columns = columns or len(parts)
                 if len(parts) != columns or columns < 2:
                     raise InputError(
-                        f"{where}: the line has {len(parts)} columns instead of {max(columns, 2)}. Write"
-                        " the token first and its IOB tag last, with blanks between"
+                        f"{where}: the line has {len(parts)} columns instead of {max(columns, 2)}. Write the token"
+                        " first and its IOB tag last, separated by blanks"
                     )
                 if parts[-1] != "O" and not (parts[-1][1:2] == "-" and parts[-1][0] in "BIESLU" and parts[-1][2:]):
                     raise InputError(

@@ -49,7 +49,7 @@ class Json(Source):
         return text_sha256("json", file_sha256(existing(self.path)), repr(self.columns), repr(self.form))
 
     def batches(self, bad: BadRows) -> Iterator[pa.RecordBatch]:
-        """Yield the file's records. Broken JSON and undecodable bytes are reported with the line."""
+        """Yield the file's records. Reports broken JSON and undecodable bytes with the line."""
         unit = "line" if is_lines(self.path, self.form) else "item"
         rows = json_rows(self.path, self.form, bad)
         return batched(rows, self.path.name, unit, self.columns, bad)
@@ -81,8 +81,8 @@ class Json(Source):
         values = [row.get(self.columns.user), row.get(self.columns.text)]
         if all(isinstance(value, dict) and "0" in value for value in values):
             raise InputError(
-                f"{self.path.name}: the table is written column by column, as pandas does by default. Write it with"
-                " to_json(..., orient='records', lines=True)"
+                f"{self.path.name}: the table is written column by column, as pandas does by default. Write the"
+                " table with to_json(..., orient='records', lines=True)"
             )
 
 
@@ -112,7 +112,8 @@ def is_lines(path: Path, form: TextFormat) -> bool:
 
 
 class _Decoder:
-    """Python's decoder, which also reports a repeated key. Without this class, the last of the values would be used."""
+    """Python's decoder, which also reports a repeated key. Without this class, Python would use the last of the
+    values."""
 
     def __init__(self) -> None:
         self.twice: str | None = None
@@ -150,8 +151,8 @@ def _lines(path: Path, form: TextFormat, bad: BadRows) -> Iterator[tuple[int, An
                 except json.JSONDecodeError as error:
                     if number == 1 and (key := _list_in(path, form)):
                         raise InputError(
-                            f"{path.name}: the file is one JSON object, whose rows seem to be in the list '{key}':"
-                            f" give --field {key} (in a config, format.field)"
+                            f"{path.name}: the file is one JSON object, and the rows seem to be in the list"
+                            f" '{key}'. Give --field {key} (in a config, format.field)"
                         ) from error
                     reason = error.msg.removesuffix(" at")
                     bad.report(where, RowFault.BROKEN_JSON(reason=reason, column=error.colno))
@@ -201,8 +202,8 @@ def _items(path: Path, form: TextFormat, bad: BadRows) -> Iterator[tuple[int, An
     # A fault within an array leaves no place at which the next row begins.
     except (ValueError, RecursionError) as error:
         raise InputError(
-            f"{path.name} after item {number}: broken JSON ({first_line(error)[:80]}), so the"
-            " rows after this item cannot be found. Fetch the file again"
+            f"{path.name} after item {number}: broken JSON ({first_line(error)[:80]}), so heldin cannot find the"
+            " rows after this item. Fetch the file again"
         ) from error
     except BROKEN as error:
         raise corrupt(path, f"item {number}", error) from error
@@ -213,7 +214,7 @@ def _not_in(path: Path, form: TextFormat, last: str) -> InputError:
 
 
 class _NoListError(Exception):
-    """The JSON value is not a list; ``keys`` are the keys that were found instead."""
+    """The JSON value is not a list; ``keys`` are the keys that heldin found instead."""
 
     def __init__(self, keys: list[str]) -> None:
         super().__init__(keys)
@@ -225,7 +226,7 @@ class _Values:
 
     Attributes:
         last: the characters of the last value.
-        decoded: whether all bytes of the last value could be decoded.
+        decoded: whether all bytes of the last value were valid in the encoding.
     """
 
     def __init__(self, stream: TextIOWrapper) -> None:
@@ -358,7 +359,7 @@ def _list_in(path: Path, form: TextFormat) -> str | None:
 
 
 def _key_of_rows(row: dict[str, Any], columns: Columns) -> str | None:
-    """Return a key whose value is a list of objects, if the row has none of the columns."""
+    """Return a key with a list of objects as its value, if the row has none of the columns."""
     if columns.text in row or columns.user in row:
         return None
     return next(

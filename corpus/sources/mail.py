@@ -43,7 +43,7 @@ class Mbox(Source):
         return text_sha256("mbox", file_sha256(existing(self.path)))
 
     def batches(self, bad: BadRows) -> Iterator[pa.RecordBatch]:
-        """Yield the messages. A message without a sender or a text is reported with its number."""
+        """Yield the messages. Reports a message without a sender or a text, with the number of the message."""
         return batched(enumerate(_messages_of_mbox(self.path), start=1), self.path.name, "message", _COLUMNS, bad)
 
 
@@ -79,7 +79,7 @@ class Maildir(Source):
     def files(self) -> Iterator[Path]:
         """Yield the files of the messages, sorted by path. Raises InputError if the folder does not exist."""
         if not self.path.is_dir():
-            raise InputError(f"no such folder: '{self.path}'")
+            raise InputError(f"no such folder: '{self.path}'. Correct the path")
         for where, folders, names in os.walk(self.path):
             folders.sort()  # in place: ``os.walk`` descends in this order
             parts = Path(where).relative_to(self.path).parts
@@ -120,14 +120,15 @@ def _messages_of_mbox(path: Path) -> Iterator[dict[str, Any]]:
             elif lines is None:
                 if line.strip():
                     raise InputError(
-                        f"{path.name} line {number}: not an mbox file, where a message begins with a line 'From '"
+                        f"{path.name} line {number}: not an mbox file, because a message there begins with a line"
+                        " 'From '. Name another file"
                     )
             else:
                 # Writers of mbox quote a body line "From " as ">From ", and ">From " as ">>From ".
                 lines.append(line[1:] if line.startswith(b">") and line.lstrip(b">").startswith(b"From ") else line)
             blank = not line.strip()
         if lines is None:
-            raise InputError(f"{path.name}: the mbox file contains no message")
+            raise InputError(f"{path.name}: the mbox file contains no message. Name another file")
         yield _row(b"".join(lines[:-1] if lines and not lines[-1].strip() else lines))
 
 
@@ -172,7 +173,7 @@ def addresses(message: EmailMessage, *names: str) -> list[str]:
 
 
 def body(message: EmailMessage) -> str:
-    """Return a message's plain text, decoded; "" if none can be found."""
+    """Return a message's plain text, decoded; "" if there is no plain text."""
     try:
         # Plain text only: the markup of an HTML part comes from a mail program and not from the writer.
         part = message.get_body(preferencelist=("plain",))

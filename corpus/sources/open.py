@@ -58,7 +58,7 @@ def require_named_once(source: Source) -> None:
             # Ids that are made from user and text would number its records anew, as texts that were written twice.
             raise InputError(
                 f"{source_name(other)} and {source_name(part)} have the same content, so each record would count"
-                " twice: name one of them"
+                " twice: name only one of the two"
             )
 
 
@@ -98,7 +98,7 @@ class FileFormat:
         endings: endings of the names of files in this format.
         packed: whether a file may be compressed; its name then ends in .gz or .zst.
         holds: description of such a file.
-        people: description of where such a file has users and texts.
+        people: description of the places of users and texts in such a file.
         opened: function that makes the source of a file.
     """
 
@@ -162,7 +162,7 @@ _ADVICE = {
     **dict.fromkeys((".sqlite", ".sqlite3", ".db", ".sql", ".duckdb", ".dump"), _DUMP),
     **dict.fromkeys(
         (".pkl", ".pickle", ".pt", ".joblib"),
-        "a pickle can run code and is not opened: write it as Parquet where you trust it",
+        "a pickle can run code, so heldin does not open pickles: if you trust it, write the data as Parquet",
     ),
     **dict.fromkeys((".zip", ".tar", ".tgz", ".7z", ".rar", ".bz2", ".xz"), "unpack it first"),
     **dict.fromkeys(

@@ -63,7 +63,7 @@ def parquet_rows(path: Path, columns: Sequence[str]) -> Iterator[tuple[int, Any]
     """Yield pairs (number, row) of a file.
 
     Args:
-        columns: names of the columns to read; missing columns are ignored.
+        columns: names of the columns to read; the function ignores missing columns.
 
     Raises:
         InputError: the file is damaged.

@@ -50,7 +50,7 @@ class Columns:
     """The name of the column for each role. A name with dots, such as author.id, is a key within an object.
 
     Without an ``id`` column, a record's id is made from its user, its text, and the number of earlier records of that
-    user with that text. The id never depends on the record's place in the file (docs/theory.md#rules-of-the-data).
+    user with that text. The id never depends on the place of the record in the file (docs/theory.md#rules-of-the-data).
     """
 
     __pydantic_config__: ClassVar = DATACLASS_SECTION
@@ -82,7 +82,7 @@ class Columns:
 
     @property
     def beside(self) -> tuple[str, ...]:
-        """Names of further columns, which are read if a table has them."""
+        """Names of further columns, which heldin reads if a table has these columns."""
         return ()
 
     def record(self, row: dict[str, Any], *, untyped: bool = False) -> tuple[Record, Statement | None]:
@@ -295,7 +295,7 @@ def _refuse_chat(value: Any, column: str) -> None:
 
 _LONGEST_NAME = 40  # characters
 _MOST_NAMES = 30  # of columns that an error lists
-TO_NAME = "name yours (--user, --text, or 'columns' in a config)"
+TO_NAME = "name your columns (--user, --text, or 'columns' in a config)"
 
 
 def require_columns(
@@ -392,7 +392,9 @@ def whole_rows(tables: Iterator[Any], where: str) -> Iterator[tuple[int, Any]]:
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise InputError(f"{where}: damaged after row {number} ({first_line(error)}): fetch the file again") from error
     except (ValueError, OverflowError) as error:  # such as a date after the year 9999
-        raise InputError(f"{where}: a value after row {number} cannot be read ({first_line(error)})") from error
+        raise InputError(
+            f"{where}: a value after row {number} cannot be read ({first_line(error)}). Correct this value"
+        ) from error
 
 
 def require_once(names: Sequence[str], path: Path, where: str) -> None:

@@ -39,7 +39,8 @@ class Sentences(Source):
         return self.source.first_row()
 
     def batches(self, bad: BadRows) -> Iterator[pa.RecordBatch]:
-        """Yield a record for each sentence. If the record has an id, the sentence's number is appended: ID#1, ID#2."""
+        """Yield a record for each sentence. If the record has an id, the id of a sentence ends with its number: ID#1,
+        ID#2."""
         split = _splitter()
         for batch in self.source.batches(bad):
             rows = []
@@ -63,7 +64,8 @@ def _splitter() -> Any:
         import spacy
     except ImportError as error:
         raise InputError(
-            "spaCy, which finds sentences, is not installed: pip install '.[entities]' in a clone of heldin"
+            "heldin finds sentences with spaCy, but spaCy is not installed: pip install '.[entities]' in a clone"
+            " of heldin"
         ) from error
     pipeline = spacy.blank("en")
     pipeline.add_pipe("sentencizer")

@@ -83,8 +83,8 @@ def _require_what_the_name_says(path: Path) -> None:
             raise InputError(f"'{path}' is {advice}")
         if first and ending and path.suffix == ending and not first.startswith(begins):
             raise InputError(
-                f"'{path}' is not compressed, or is damaged at the beginning: remove {ending} from its name, or fetch"
-                " the file again"
+                f"'{path}' is not compressed, or is damaged at the beginning: remove {ending} from the file name,"
+                " or fetch the file again"
             )
 
 
@@ -130,7 +130,8 @@ def _is_utf8(path: Path, _size: int, _changed: int) -> bool:
 
 
 def how_read(path: Path, form: TextFormat) -> Iterator[Statement]:
-    """Yield a note if the first bytes state the encoding, or if the bytes are UTF-8 and another encoding is given."""
+    """Yield a note if the first bytes state the encoding, or if the bytes are UTF-8 but the user gave another
+    encoding."""
     try:
         with open_binary(path) as stream:
             stated = None if form.encoding else stated_encoding(stream)
@@ -201,5 +202,5 @@ def is_unicode(text: str) -> bool:
 
 
 def first_line(error: BaseException) -> str:
-    """Return the first line of an error's message, or its class if it has none."""
+    """Return the first line of an error's message, or the error's class if there is no message."""
     return (str(error).strip() or type(error).__name__).splitlines()[0]

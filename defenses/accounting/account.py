@@ -42,19 +42,19 @@ class AccountRow(Tabular):
         noise_multiplier: noise standard deviation over clip norm.
         epsilon: epsilon of the unit; inf without a guarantee.
         delta: delta of the guarantee; None for a plain run.
-        delta_rule: rule that gives delta from a public number. None for a given delta, and for plans, because their
-            label has the rule.
+        delta_rule: rule that gives delta from a public number. None for a given delta, and for plans, because the label
+            of a plan has the rule.
         auroc_bound: AUROC that no user-level attacker exceeds in expectation. None at the example level without a group
             size, because the example level then implies nothing finite about a user.
         tpr_at_1pct_fpr_bound: TPR at 1 % FPR that no user-level attacker exceeds in expectation; None if
             ``auroc_bound`` is None.
         sampling_rate: sampling probability per step.
-        group_size: number of a user's records, up to which the numbers hold; None if no limit applies or users are not
-            covered.
+        group_size: largest number of a user's records for which the numbers hold; None if there is no limit, or the
+            numbers do not cover users.
         label: the guarantee in words, for plans.
         assumed_epsilon: for plans without a guarantee, epsilon if the assumptions of accounting held.
-        entity_cap: number of records that name an entity, up to which the numbers hold; None if entities are not
-            covered.
+        entity_cap: largest number of records naming an entity for which the numbers hold; None if the numbers do not
+            cover entities.
         warnings: warnings to print with the numbers.
     """
 
@@ -295,7 +295,7 @@ def _with_noise(
     target_epsilon: float | None,
 ) -> Event:
     if (noise_multiplier is None) == (target_epsilon is None):
-        raise InputError("give either a noise multiplier or a target epsilon")
+        raise InputError("give exactly one of noise multiplier and target epsilon")
     check_count("steps", steps)
     check_delta(delta, steps)
     if target_epsilon is not None:
@@ -307,7 +307,7 @@ def _with_noise(
 def _rate(rate: float | None, population: int | None, cohort: float | None, whole: str, part: str) -> float:
     if rate is not None:
         if cohort is not None:
-            raise InputError(f"give either a sampling rate, or {part} and {whole}")
+            raise InputError(f"give either a sampling rate, or both {part} and {whole}")
         return rate
     if population is None or cohort is None:
         raise InputError(f"the sampling rate is missing: give a sampling rate, or both {whole} and {part}")

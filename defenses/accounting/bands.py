@@ -37,7 +37,7 @@ def bands_option(
     bands: int,
     workload: Workload = PREFIX_SUMS,
 ) -> BandsOption:
-    """Calibrate the noise for ``bands`` bands, and return it with its error."""
+    """Calibrate the noise for ``bands`` bands, and return the option with its error."""
     event = PoissonGaussian(1.0, bands * cohort / population)
     noise = accounting.calibrate(event, -(-steps // bands), delta, target_epsilon)
     return BandsOption(

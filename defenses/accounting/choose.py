@@ -1,8 +1,8 @@
 """The choice of a mechanism with the least noise at a compute budget: ULS cohorts and group sizes, banded noise, ELS.
 
-These are heuristics of Charles et al. (2024), section 6 and Appendices E, F. None is part of a guarantee. heldin
-compares splits of the budget, banded noise and ELS at equal compute, B gradients per step. The measure is the noise in
-sums of gradients over steps. The intermediate options of Estimate-and-Double cost less.
+These are heuristics of Charles et al. (2024), section 6 and Appendices E, F. No heuristic is part of a guarantee.
+heldin compares splits of the budget, banded noise and ELS at equal compute, B gradients per step. The measure is the
+noise in sums of gradients over steps. The intermediate options of Estimate-and-Double cost less.
 """
 
 import dataclasses

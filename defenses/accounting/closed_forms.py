@@ -18,15 +18,15 @@ def check_delta(delta: float, steps: int) -> None:
         )
     if delta < SMALLEST_DELTA:
         raise InputError(
-            f"delta {delta:g} is below {SMALLEST_DELTA:g}, where heldin's rounding of privacy losses would change"
-            " epsilon: ask for a larger delta"
+            f"delta {delta:g} is below {SMALLEST_DELTA:g}, and heldin's rounding of privacy losses would then"
+            " change epsilon: give a larger delta"
         )
     # Rare atoms and the two far tails of each step: together at most a hundredth of the delta accepted below.
     cut = 3.0 * STEP_TAIL * steps
     if delta < 100.0 * cut:
         raise InputError(
-            f"delta {delta:g} is too small for {steps} steps, for which heldin cuts off up to {cut:.1g} of the"
-            " distribution: ask for a larger delta"
+            f"delta {delta:g} is too small for {steps} steps, because the accountant drops up to {cut:.1g} of the"
+            " probability mass: give a larger delta"
         )
 
 

@@ -5,8 +5,8 @@ h^2 / 12 on average, so T steps raise epsilon by
 
     T (s + 1) h^2 / 12,    s = -d ln(delta) / d(epsilon) at the answer,
 
-which matches the measured bias to a few percent (docs/theory.md#loss-grid). A coarse grid gives s. The grid is then
-refined until this bias is below PRECISION times epsilon.
+which matches the measured bias to a few percent (docs/theory.md#loss-grid). A coarse grid gives s. heldin then refines
+the grid until this bias is below PRECISION times epsilon.
 
 heldin caches one-step distributions on disk to save time. After any problem with the cache, it computes them again.
 """
@@ -55,7 +55,7 @@ _RETILTS = 4
 _TILTED_EVENTS = (PoissonGaussian, TwoLevelGaussian)
 
 Runs: TypeAlias = tuple[tuple[GridEvent, int], ...]
-"""Different events, each with its number of steps, all of which are composed."""
+"""Different events, each with its number of steps, to compose together."""
 Bias: TypeAlias = Callable[[LossPair], tuple[float, float]]
 Compose: TypeAlias = Callable[[Sequence[LossPair]], LossPair]
 """One step's pair of each event, in the order of ``Runs``, to the pair of all steps."""
@@ -283,9 +283,10 @@ _VERSION = 1  # of the stored numbers; another one makes every older file a miss
 
 
 def cached_pair(parameters: dict[str, str], build: Callable[[], LossPair]) -> LossPair:
-    """Return the pair that is cached for these parameters. If none is, cache and return the result of ``build``.
+    """Return the cached pair for these parameters. If there is no cached pair, cache and return the result of
+    ``build``.
 
-    A file that is damaged or has other parameters is overwritten. A folder that cannot be written is ignored.
+    The function overwrites a file that is damaged or has other parameters, and ignores a folder that it cannot write.
     """
     key = json.dumps({"version": _VERSION, **parameters}, sort_keys=True)
     path = cache_root() / "pld" / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.npz"

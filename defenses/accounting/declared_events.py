@@ -15,15 +15,15 @@ def declared_step(event: object, steps: int) -> PoissonGaussian:
     """Return one step of a run with a declared event.
 
     Args:
-        event: the event of the whole run, composed ``steps`` times. If the run has one step, the event of the step is
-            also accepted.
+        event: the event of the whole run, composed ``steps`` times. For a run of one step, the function also accepts
+            the event of the step.
 
     Raises:
-        InputError: the event is not a dp-accounting event, is one that heldin's accountant cannot read, or has another
-            number of steps.
+        InputError: the event is not a dp-accounting event, heldin's accountant cannot read it, or it has another number
+            of steps.
     """
     if not isinstance(event, dp_event.DpEvent):
-        raise InputError(f"dp_event is a {type(event).__name__}, which is not an event of dp-accounting: give {_READ}")
+        raise InputError(f"dp_event is a {type(event).__name__}, not an event of dp-accounting: give {_READ}")
     single, count = event, 1
     if isinstance(event, dp_event.SelfComposedDpEvent):
         single, count = event.event, event.count
@@ -35,9 +35,7 @@ def declared_step(event: object, steps: int) -> PoissonGaussian:
     if isinstance(single, dp_event.PoissonSampledDpEvent):
         single, rate = single.event, single.sampling_probability
     if isinstance(single, dp_event.NoOpDpEvent):
-        raise InputError(
-            "dp_event is a NoOpDpEvent, which releases nothing about anybody: declare what the steps release"
-        )
+        raise InputError("dp_event is a NoOpDpEvent, but the steps release gradients: declare the event of the steps")
     # Without noise: the plan is built, and says that there is no guarantee.
     if isinstance(single, dp_event.NonPrivateDpEvent):
         return PoissonGaussian(0.0, rate)

@@ -64,8 +64,8 @@ class CappedPoissonGaussian:
         check_count("cohort cap", self.cap)
         if self.cap < self.rate * self.population:
             raise InputError(
-                f"cohort cap {self.cap} is below the expected cohort {self.rate * self.population:g}: "
-                "raise the cap (expected + 8 sqrt(expected) costs nothing) or lower the sampling rate"
+                f"cohort cap {self.cap} is below the expected cohort {self.rate * self.population:g}: raise the"
+                " cap (a cap of expected + 8 sqrt(expected) costs nothing), or lower the sampling rate"
             )
 
 
@@ -99,8 +99,8 @@ class TwoLevelGaussian:
             check_count("holders", self.holders, MANY)
         if not 0.0 < self.entity_sensitivity <= 2.0:
             raise InputError(
-                f"entity sensitivity {self.entity_sensitivity} is outside (0, 2], in clip norms: two clipped updates"
-                " differ by at most two clip norms"
+                f"entity sensitivity {self.entity_sensitivity} is outside (0, 2] clip norms, but two clipped"
+                " updates differ by at most 2 clip norms: give a number above 0 and at most 2"
             )
 
 
@@ -199,8 +199,8 @@ def check_noise(noise_multiplier: float) -> None:
         )
     if noise_multiplier > MOST_NOISE:
         raise InputError(
-            f"noise multiplier {noise_multiplier:g} is above {MOST_NOISE:g}, with which no model can be trained:"
-            " lower the noise multiplier"
+            f"noise multiplier {noise_multiplier:g} is above {MOST_NOISE:g}, and no model learns with so much"
+            " noise: lower the noise multiplier"
         )
 
 

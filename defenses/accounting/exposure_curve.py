@@ -134,7 +134,7 @@ def account_user_entity(
     """
     check_delta(delta, steps)
     if (noise_multiplier is None) == (target_epsilon is None):
-        raise InputError("give either a noise multiplier or a target epsilon")
+        raise InputError("give exactly one of noise multiplier and target epsilon")
     if (group_size is None) != (entity_cap is None):
         raise InputError(
             "one cap is missing: give both a cap on texts per user (--group-size) and a cap on texts per entity"

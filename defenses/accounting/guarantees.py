@@ -49,7 +49,7 @@ from heldin.words.statement import Statement
 
 Array = npt.NDArray[np.float64]
 Rule: TypeAlias = Literal["all", "any"]
-"""Which records a step may use: those of which all, or any, of the entities named are drawn."""
+"""Rule for the records that a step may use: all, or any, of the entities that a record names must be drawn."""
 HOLDERS = (1, 2, 4, 8, 16, 64)  # other users who name the entity, at which the bound is shown if nobody says where
 EXPOSED = (1, 2, 4, 8, 16, 32, 64)  # texts at which a curve is shown if nobody says where
 SMALLEST_NOISE, LARGEST_NOISE = 1e-2, 1e6  # range of noise multipliers that calibration searches
@@ -124,7 +124,7 @@ def delta_of(event: Event, steps: int, target_epsilon: float) -> float:
     """Return delta(epsilon) of ``steps`` steps, from 0 to 0.2 % above the exact value, and at least SMALLEST_DELTA."""
     check_count("steps", steps)
     if not target_epsilon >= 0.0:
-        raise InputError(f"epsilon {target_epsilon} is not a number of at least 0")
+        raise InputError(f"epsilon is {target_epsilon}: give a number of at least 0")
     if event.noise_multiplier == 0.0:
         return 1.0
     if isinstance(event, UnamplifiedGaussian):
@@ -147,11 +147,13 @@ def loss_distribution(event: Event, steps: int, delta: float) -> LossPair:
     check_delta(delta, steps)
     if event.noise_multiplier == 0.0:
         raise InputError(
-            "noise multiplier 0 has an infinite epsilon, and no privacy-loss distribution: give noise above 0"
+            "noise multiplier 0 has an infinite epsilon, and no privacy-loss distribution: give a noise"
+            " multiplier above 0"
         )
     if isinstance(event, FilteredGaussian):
         raise InputError(
-            "the filtered mechanism has no privacy-loss distribution, since its theorem gives only (epsilon, delta)"
+            "the filtered mechanism has no privacy-loss distribution, because the filter's theorem gives only"
+            " epsilon and delta"
         )
     # The unamplified event is the whole run already.
     steps = 1 if isinstance(event, UnamplifiedGaussian) else steps
@@ -222,14 +224,14 @@ def _noise_bracket(spent: Callable[[float], float], target: float) -> tuple[floa
         if high >= largest:
             raise InputError(
                 f"target epsilon {target:g} is out of reach: even the largest noise multiplier, {LARGEST_NOISE:g},"
-                f" spends {spent(high):.3g}. Ask for a larger epsilon, fewer steps or a lower sampling rate"
+                f" spends {spent(high):.3g}. Give a larger epsilon, fewer steps or a lower sampling rate"
             )
         low, high = high, min(largest, high + math.log(4.0))
     while spent(low) <= target:
         if low <= smallest:
             raise InputError(
-                f"target epsilon {target:g} is out of reach: even the smallest noise multiplier, {SMALLEST_NOISE:g},"
-                f" spends only {spent(low):.3g}. Ask for a smaller epsilon"
+                f"target epsilon {target:g} is out of reach: even the smallest noise multiplier,"
+                f" {SMALLEST_NOISE:g}, spends only {spent(low):.3g}. Give a smaller epsilon"
             )
         low, high = max(smallest, low - math.log(2.0)), low
     return low, high
@@ -247,7 +249,7 @@ def sensitive_epsilon(event: TwoLevelGaussian, steps: int, delta: float, rule: R
 
 
 def missed_epsilon(event: TwoLevelGaussian, steps: int, delta: float) -> float:
-    """Return epsilon of a user and a name that is in one other user's text, where the recogniser missed it.
+    """Return epsilon of a user and a name that the recogniser missed in one text of another user.
 
     The text may also name recognised entities. Other records share the coins of these entities, so no separate coin
     hides the name.
@@ -277,7 +279,7 @@ def two_level_epsilon(event: TwoLevelGaussian, steps: int, delta: float, rule: R
 def ceiling_of(event: Event, steps: int, delta: float) -> RocCeiling:
     """Return the ceiling of a run.
 
-    Its area is never below the area of the exact ceiling, and at most about 5e-4 above it.
+    The area of the result is never below the area of the exact ceiling, and at most about 5e-4 above.
 
     delta only sets the minimum fineness of the loss grid. Without noise, the ceiling allows any TPR.
     """

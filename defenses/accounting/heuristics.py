@@ -90,7 +90,7 @@ def median_group_size(records_per_user: Sequence[int]) -> int:
     ``records_per_user`` must come from public users only, because a private median costs part of epsilon.
     """
     if not records_per_user:
-        raise InputError("the median group size needs the record count of at least one public user")
+        raise InputError("the median group size needs the record count of at least one public user: give public users")
     return max(1, int(statistics.median(records_per_user)))  # an even number of users may have a median of n + 1/2
 
 

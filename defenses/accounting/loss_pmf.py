@@ -227,7 +227,8 @@ def pair_delta(pair: LossPair, epsilon: float) -> float:
 
 
 def mix(first: LossPmf, second: LossPmf, weight: float) -> LossPmf:
-    """Return the loss if ``first`` runs with public probability ``weight``, else ``second``. Both share one grid."""
+    """Return the loss if ``first`` runs with public probability ``weight``, else ``second``. The two losses share one
+    grid."""
     low = min(first.lowest, second.lowest)
     high = max(first.lowest + first.masses.size, second.lowest + second.masses.size)
     masses = np.zeros(high - low)

@@ -30,13 +30,13 @@ class RocCeiling:
     def tpr_at(self, fpr: float) -> float:
         """Return the highest TPR that any attacker reaches at this FPR in [0, 1]."""
         if not 0.0 <= fpr <= 1.0:
-            raise InputError(f"false positive rate {fpr} is outside [0, 1]")
+            raise InputError(f"false positive rate {fpr} is outside [0, 1]: give a number from 0 to 1")
         return float(np.interp(fpr, self.fpr, self.tpr))
 
     def fpr_at(self, tpr: float) -> float:
         """Return the smallest FPR at which an attacker can reach this TPR in [0, 1]."""
         if not 0.0 <= tpr <= 1.0:
-            raise InputError(f"true positive rate {tpr} is outside [0, 1]")
+            raise InputError(f"true positive rate {tpr} is outside [0, 1]: give a number from 0 to 1")
         first = int(np.searchsorted(self.tpr, tpr))  # first vertex at or above tpr
         if first == 0:
             return float(self.fpr[0])
@@ -55,7 +55,7 @@ def epsilon_delta_ceiling(epsilon: float, delta: float) -> RocCeiling:
     The source is Kairouz, Oh, Viswanath 2015, Theorem 2.1.
     """
     if not 0.0 <= delta < 1.0:
-        raise InputError(f"delta {delta} is outside [0, 1)")
+        raise InputError(f"delta {delta} is outside [0, 1): give a number of at least 0 and below 1")
     bend = (1.0 - delta) * float(special.expit(-epsilon))  # (1 - delta) / (1 + e^epsilon), without overflow
     return RocCeiling(np.array([0.0, bend, 1.0 - delta, 1.0]), np.array([delta, 1.0 - bend, 1.0, 1.0]))
 

@@ -17,6 +17,6 @@ def check_rounding(delta: float, steps: int) -> None:
     """Raise InputError if delta is not well above a whole pair's rounding. A hard cap has no tilted pair."""
     if delta < 4.0 * rounding_mass(steps):
         raise InputError(
-            f"delta {delta:g} is too small for {steps} steps with a hard cohort cap, for which rounding may reach"
-            f" {rounding_mass(steps):.1g}: ask for a larger delta"
+            f"delta {delta:g} is too small for {steps} steps with a hard cohort cap, because rounding may reach"
+            f" {rounding_mass(steps):.1g}: give a larger delta"
         )

@@ -139,7 +139,8 @@ def mixture_step(mixture: Mixture, width: float, offset: float = 0.0) -> LossPai
 def public_average(
     mixtures: Sequence[Mixture], chances: Array, missing: float, width: float, offset: float = 0.0
 ) -> LossPair:
-    """Return the average of the mixtures' loss distributions on one grid: a step that publishes which mixture it used.
+    """Return the average of the mixtures' loss distributions on one grid: a step that publishes the mixture that it
+    used.
 
     Args:
         mixtures: the mixtures, at least one.

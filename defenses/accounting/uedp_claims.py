@@ -17,7 +17,7 @@ from heldin.defenses.accounting.events import TwoLevelGaussian, check_count, che
 from heldin.defenses.accounting.guarantees import HOLDERS, Rule, missed_epsilon, moments_epsilon, two_level_epsilon
 
 NoiseScale: TypeAlias = Literal["cohort", "clip-norm"]
-"""Of what the noise is a multiple: the largest norm of a whole cohort's sum and one (Algorithm 1), or one clip norm."""
+"""Unit of the noise multiplier: the largest norm of a whole cohort's sum plus one (Algorithm 1), or one clip norm."""
 
 RULES: tuple[Rule, ...] = ("all", "any")
 ASSUMED = (
@@ -55,7 +55,7 @@ class UedpAccount(Tabular):
         claimed: the paper's epsilon for f_E+; None if the share of sensitive records is not given.
         user: epsilon of a user alone.
         missed: epsilon of a user and a name that the recogniser missed in one text of another user.
-        strict: the actual guarantee for each number of holders; it includes names that were missed in one text.
+        strict: the actual guarantee for each number of holders, including names that the recogniser missed in one text.
     """
 
     users: int
@@ -130,9 +130,11 @@ def account_uedp(
         raise InputError(f"cohort {cohort:g} is outside (0, {users}]: give the expected number of users per step")
     check_noise(noise_multiplier)
     if not 0.0 < entity_rate <= 1.0:
-        raise InputError(f"entity rate {entity_rate} is outside (0, 1]")
+        raise InputError(f"entity rate {entity_rate} is outside (0, 1]: give a number above 0 and at most 1")
     if sensitive_share is not None and not 0.0 < sensitive_share <= 1.0:
-        raise InputError(f"share of sensitive records {sensitive_share} is outside (0, 1]")
+        raise InputError(
+            f"share of sensitive records {sensitive_share} is outside (0, 1]: give a number above 0 and at most 1"
+        )
     counts = sorted({*holders} if holders else {*(k for k in HOLDERS if k < users), users})
     for k in counts:
         check_count("holders", k, MANY)

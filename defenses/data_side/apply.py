@@ -42,7 +42,7 @@ def apply_defenses(
 
 
 def as_trained(defenses: Sequence[DataSideDefense], documents: Mapping[str, Document]) -> list[Document]:
-    """Return the documents with the texts that training would see. Steps change texts, and no document is left out.
+    """Return the documents with the texts that training would see. Steps change texts, and leave out no document.
 
     Args:
         defenses: the steps, in order.
@@ -57,7 +57,8 @@ def as_trained(defenses: Sequence[DataSideDefense], documents: Mapping[str, Docu
 
 def _not_there(documents: Sequence[Document]) -> list[float]:
     raise ValueError(
-        "a step that changes texts asked for lengths or losses, which only steps that choose records may use"
+        "a step that changes texts asked for lengths or losses, but only steps that choose records may use"
+        " lengths or losses"
     )
 
 
@@ -70,7 +71,7 @@ def _require_records(
         same = next((own for own in given if own.row == record.row), None)
         if same is None:
             raise InputError(
-                f"data defense '{defense.kind}' returns a record twice, out of order, or one that was not given:"
+                f"data defense '{defense.kind}' returns a record twice, out of order, or an additional record:"
                 " return each given record at most once, in order"
             )
         changed = (same.user, same.id) != (record.user, record.id) or (
@@ -78,8 +79,8 @@ def _require_records(
         )
         if changed:
             raise InputError(
-                f"data defense '{defense.kind}' changes a record's user, id or text, which"
-                f" {'only the text may' if defense.rewrites else 'rewrites = True would declare for texts'}"
+                f"data defense '{defense.kind}' changes a record's user, id or text:"
+                f" {'change only the text' if defense.rewrites else 'declare rewrites = True to change texts'}"
             )
 
 

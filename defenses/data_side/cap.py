@@ -30,7 +30,7 @@ class Cap(DataSideDefense):
     def declared(self) -> DataStep:
         """Return the declared step.
 
-        It is not record-local: if a record is missing, another record is kept in its place.
+        The step is not record-local: if a record is missing, the step keeps another record in its place.
         """
         by_slots = not self.ranks_by_base  # by id; every other rule ranks a user's texts
         return DataStep(name=self.name(), user_local=True, record_local=False, slots_only=by_slots)

@@ -23,11 +23,11 @@ from heldin.words.statement import Statement
 
 @dataclass(frozen=True)
 class TrainingRecord:
-    """A record as a data-side defense sees it.
+    """A record in the form for data-side defenses.
 
     Attributes:
         row: row number in the corpus.
-        user: the user who wrote the text.
+        user: the user to whom the text belongs.
         id: unique id of the record.
         document: the text, with the parts that count.
     """
@@ -116,7 +116,7 @@ class DataSideDefense(Choice, ABC):
         return stated(kind=self.kind, package=origin.package, version=version, code=origin.sha256[:16])
 
     def declared(self) -> DataStep:
-        """Return the step for a plan, which lists what the step depends on."""
+        """Return the step for a plan. The plan lists the data that the step depends on."""
         # What looks at one record only looks at one user only.
         user_local = bool(self.user_local or self.record_local)
         return DataStep(name=self.name(), user_local=user_local, record_local=bool(self.record_local))

@@ -34,7 +34,8 @@ class Deduplicate(DataSideDefense):
         return within(alike=DataStepText.EQUAL() if self.threshold == 1.0 else similar)
 
     def declared(self) -> DataStep:
-        """Return the declared step. It is not record-local: if a record is missing, its copy is kept."""
+        """Return the declared step. The step is not record-local: if a record is missing, the step keeps a copy of the
+        record."""
         # Across users the first of two copies stays: whether one user's does depends on who else is there.
         return DataStep(name=self.name(), user_local=self.scope == "user", record_local=False)
 
@@ -60,6 +61,6 @@ def _first_of_equal(records: Sequence[TrainingRecord]) -> Iterable[TrainingRecor
 
 
 def shingles(text: str, ngram: int) -> list[str]:
-    """Return the word n-grams of a text; the whole text if it has fewer words."""
+    """Return the word n-grams of a text; the whole text if the text has fewer words."""
     words = text.split()
     return [" ".join(words[i : i + ngram]) for i in range(max(1, len(words) - ngram + 1))]

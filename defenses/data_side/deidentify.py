@@ -1,6 +1,6 @@
 """De-identification: the name of the category replaces each mention of an entity.
 
-De-identification is the baseline of Lai et al. (2021). A name that the source of mentions misses is not replaced.
+De-identification is the baseline of Lai et al. (2021). A name that the source of mentions misses stays in the text.
 """
 
 from collections.abc import Iterable, Sequence
@@ -19,7 +19,7 @@ from heldin.words.statement import Statement
 
 
 class DeIdentify(DataSideDefense):
-    """Replace mentions of people and things by the names of their categories."""
+    """Replace mentions of people and things with the names of their categories."""
 
     kind: Literal["deidentify"] = "deidentify"
     entities: EntitySourceConfig
@@ -34,7 +34,7 @@ class DeIdentify(DataSideDefense):
         return DataStepText.DEIDENTIFIED(entities=entities_named(self.entities.kind, self.categories))
 
     def declared(self) -> DataStep:
-        """Return the declared step. It is record-local: the mentions in a text depend on that text only."""
+        """Return the declared step. The step is record-local: the mentions in a text depend on that text only."""
         return DataStep(name=self.name(), user_local=True, record_local=True)
 
     @property
@@ -57,10 +57,10 @@ class DeIdentify(DataSideDefense):
 def deidentified(document: Document, mentions: Iterable[Span]) -> Document:
     """Replace every mention in the document, as in "[PERSON] called".
 
-    A replacement counts if any part of the mention did.
+    A replacement counts if any part of the mention counted.
 
-    Overlapping mentions are replaced together, by the category of the longest mention, so no part of any mention
-    remains. Parts that do not count are also searched, because a model reads them.
+    The function replaces overlapping mentions together, with the category of the longest mention, so no part of any
+    mention remains. It also searches parts that do not count, because a model reads these parts.
     """
     merged = _merged(mentions)
     pieces, at = [], 0

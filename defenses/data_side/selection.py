@@ -1,4 +1,4 @@
-"""The choice of the records that are used, if the number of a user's records is limited."""
+"""The choice of a user's records, if their number is limited."""
 
 from collections.abc import Sequence
 
@@ -50,12 +50,12 @@ def select_records(
             order.sort(key=lambda i: (lengths[i], ids[i]))
         case "highest_perplexity" | "lowest_perplexity":
             if losses is None:
-                raise InputError(f"record selection '{rule}' needs the base model's losses")
+                raise InputError(f"record selection '{rule}' needs the base model's losses: give the base model")
             sign = -1.0 if rule == "highest_perplexity" else 1.0
             order.sort(key=lambda i: (sign * losses[i], ids[i]))
         case "random_chunk":
             raise InputError(
-                "record selection 'random_chunk' cuts a user's text, and does not choose among records: use another"
+                "record selection 'random_chunk' cuts a user's text instead of choosing records: use another"
                 " record selection"
             )
     return sorted(order[:count])  # back in the order of the file: only which, not in which order, is the rule's

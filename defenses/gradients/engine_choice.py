@@ -35,9 +35,10 @@ FEW = 1024  # tokens of a unit's recorded pass that take a GPU no longer than th
 def choose_ways(
     matrices: Mapping[str, torch.Size], layout: RecordLayout, positions: int, device: torch.device, budget: int | None
 ) -> dict[str, MatrixWay]:
-    """Return a way for each weight matrix: materialise if it saves most time and fits into ``budget`` bytes.
+    """Return a way for each weight matrix: materialise if this way saves most time and fits into ``budget`` bytes.
 
-    The other matrices get the faster of stream and ghost. Times are estimated from the module's table and constants.
+    The other matrices get the faster of stream and ghost. The function estimates times from the module's table and
+    constants.
 
     Args:
         matrices: shape of each matrix that multiplies (M, N).
@@ -70,11 +71,12 @@ def unit_by_unit(
     """Return whether a plain backward pass for each unit is faster than these ways.
 
     On a GPU, the plain pass is faster in three cases. First, a pass takes longer than the host needs to start it.
-    Second, passes are recorded, so the host starts each as a whole, with fewer operations and compiled layers. Third,
-    gradients would be computed twice for lack of memory, and each unit has enough tokens to occupy a GPU.
+    Second, passes are recorded, so the host starts each pass as a whole, with fewer operations and compiled layers.
+    Third, memory is too small, so the other ways would compute gradients twice, and each unit has enough tokens to
+    occupy a GPU.
 
     Args:
-        ways: how the gradients of each parameter would be held.
+        ways: the way for the gradients of each parameter.
         weights: number of elements of all trainable parameters.
         recorded: whether repeated passes are recorded.
     """

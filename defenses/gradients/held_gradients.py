@@ -55,7 +55,7 @@ class UnitGradients(Protocol):
         """
 
     def discard(self, bad: Tensor) -> None:
-        """Set the gradients of the units that are marked in bad (U,) to zero, even if they are NaN.
+        """Set the gradients of the marked units in ``bad`` (U,) to zero, even if the gradients are NaN.
 
         Call this after ``norms``.
         """
@@ -67,7 +67,7 @@ class UnitGradients(Protocol):
 
         Args:
             weights: weights of the units, (U,), float32.
-            onto: float32 sums to which the result is added in place; None: there are no earlier sums.
+            onto: float32 sums to which the function adds the result in place; None: there are no earlier sums.
         """
 
 
@@ -174,7 +174,7 @@ class Deferred:
 
     Norm and sum come from gradients that are computed twice, or from Gram matrices and a product.
 
-    Gram matrices give ghost norms. They are used only for units whose tokens do not cancel. If tokens cancel, the
+    Gram matrices give ghost norms. heldin uses them only for units whose tokens do not cancel. If tokens cancel, the
     product rounds differently from the norm, and a contribution could exceed the clip norm.
     """
 
@@ -287,7 +287,7 @@ class Deferred:
 class RowSums:
     """The gradients of an embedding that is only looked up.
 
-    For each unit, only the rows that the unit used are kept.
+    For each unit, heldin keeps only the rows that the unit used.
     """
 
     def __init__(self, name: str, shape: torch.Size, layout: RecordLayout, device: torch.device) -> None:

@@ -24,7 +24,7 @@ from heldin.models.devices import moved
 
 
 class NoRule(Exception):
-    """A layer was used in a way that no rule covers. The message names the layer and the use."""
+    """No rule covers this use of a layer. The message names the layer and the use."""
 
 
 @dataclass(frozen=True)
@@ -134,7 +134,7 @@ def lay_out(unit: Tensor, units: int, device: torch.device) -> RecordLayout:
 def one_unit(records: int, device: torch.device) -> RecordLayout:
     """Return the layout of one unit with ``records`` records.
 
-    It is made on the device, without a copy to the device.
+    The function makes the layout on the device, without a copy to the device.
     """
     unit, first = torch.zeros(records, dtype=torch.long, device=device), torch.zeros(1, dtype=torch.long, device=device)
     size = torch.full((1,), records, device=device)

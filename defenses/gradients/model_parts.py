@@ -88,7 +88,8 @@ def unit_losses(model: nn.Module, batch: TokenBatch, layout: RecordLayout) -> Te
 
 
 def even_width(model: nn.Module, batch: TokenBatch) -> TokenBatch:
-    """Pad the batch on the right to a multiple of ``WIDTHS``, or to the model's context if it is known and shorter."""
+    """Pad the batch on the right to a multiple of ``WIDTHS``, or to the model's context if the context is known and
+    shorter."""
     inputs, targets, reference = batch.tensors
     width = inputs.shape[1]
     config = getattr(model, "config", None)

@@ -92,10 +92,11 @@ def _held(parts: Parts, layout: RecordLayout, ways: Mapping[str, Way]) -> dict[s
 
 
 def ways_of(parts: Parts, layout: RecordLayout, positions: int, engine: Engine, budget: int | None) -> dict[str, Way]:
-    """Choose how the gradients of each parameter are held: "rows" if it is only looked up, "total" if it is a vector.
+    """Choose the way for the gradients of each parameter: "rows" for a parameter that is only looked up, "total" for a
+    vector.
 
     Args:
-        engine: "auto" chooses for each matrix; any other engine is used for all matrices.
+        engine: "auto" chooses for each matrix; any other engine applies to all matrices.
         budget: bytes that kept gradients may take under "auto"; None: the default of ``choose_ways``.
     """
     kinds: dict[int, set[str]] = {}

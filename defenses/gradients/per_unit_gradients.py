@@ -141,11 +141,11 @@ def clipped_gradient_sum(
     """Return the sum of the units' clipped gradients, with the guarantees in the module docstring.
 
     One forward and one backward pass cover all records. The model runs in evaluation mode, so dropout is off. The
-    caller decides about autocast. The norm and the sum ignore parameters that require no gradient. No ``.grad`` is
-    changed.
+    caller decides about autocast. The norm and the sum ignore parameters that require no gradient. The function changes
+    no ``.grad``.
 
     Args:
-        model: a causal language model, for which model(input_ids=, use_cache=False).logits is (B, L, V).
+        model: a causal language model; model(input_ids=, use_cache=False).logits has shape (B, L, V).
         clip_norm: C; a gradient is multiplied by min(1, C / norm). ``math.inf`` does not clip.
         engine: "auto" takes the fastest way of ``engine_choice`` for each weight matrix. "materialise" and "ghost" each
             take one way for all matrices. "loop" does one backward pass per unit; "auto" also does this if
@@ -381,7 +381,8 @@ def plain_gradient(parts: Parts, unit: TokenBatch, most_rows: int | None = None)
 
 
 def why_not_rules(parts: Parts, inputs: Tensor, targets: Tensor) -> str | None:
-    """Return why the one-pass engines cannot be used on this model, or None. The check runs once per parameter set.
+    """Return the reason why the one-pass engines do not work on this model, or None. The check runs once per parameter
+    set.
 
     Raises InputError if a record's loss depends on the other records of its batch.
     """

@@ -21,16 +21,19 @@ from heldin.words.guarantee import GuaranteeCondition
 from heldin.words.statement import Statement
 
 _REFUSED = {
-    "cap": "a cohort cap makes a user's part depend on other users, and has no accountant with banded noise",
+    "cap": (
+        "with a cohort cap, a user's contribution depends on other users, and banded noise has no accountant for"
+        " this case"
+    ),
     "local": "local updates with banded noise have no proof",
     "clip_quantile": "the noise of a step is used in later steps too, so the clip norm must be constant",
-    "sampler": "Poisson coins always draw users from the step's group",
+    "sampler": "banded noise always draws users by Poisson coins",
     "tau": "the concentration filter compares all users in every step",
 }
 
 
 class BandedDefense(SampledDefense, UserRecords):
-    """User-level sampling in groups, with noise that is correlated over as many steps as there are groups of users.
+    """User-level sampling in groups. The noise is correlated over as many steps as there are groups of users.
 
     Every number is a public constant of the config.
     """
@@ -49,7 +52,7 @@ class BandedDefense(SampledDefense, UserRecords):
     @classmethod
     def _refused(cls, values: Any) -> Any:
         given = values if isinstance(values, Mapping) else {}
-        problems = [f"{key}: {why}; remove it, or use kind: uls" for key, why in _REFUSED.items() if key in given]
+        problems = [f"{key}: {why}. Remove {key}, or use kind: uls" for key, why in _REFUSED.items() if key in given]
         if problems:
             raise ValueError("; ".join(problems))
         return values
@@ -78,7 +81,7 @@ class BandedDefense(SampledDefense, UserRecords):
 
     @property
     def records_of_a_unit(self) -> int | None:
-        """The number of a drawn user's records, ``group_size``; None if all records are used."""
+        """The number of a drawn user's records, ``group_size``; None if a step uses all records."""
         return None if self.record_selection == "all" else self.group_size
 
     def sampled_by(self) -> BandedPoissonSampler:
@@ -91,7 +94,7 @@ class BandedDefense(SampledDefense, UserRecords):
 
 
 class BandedLevel(UserLevel):
-    """The level of every user, as under ULS. The number of rounds is the number of steps of a user's group."""
+    """The level of every user, as with ULS. The number of rounds is the number of steps of a user's group."""
 
     method: ClassVar[str] = "banded"
 
@@ -101,7 +104,7 @@ class BandedLevel(UserLevel):
         return isinstance(mechanism.sampler, BandedPoissonSampler)
 
     def check(self) -> None:
-        """Raise InputError as for ULS, and also for combinations that the proof does not cover."""
+        """Raise InputError for the same plans as ULS, and for combinations that the proof does not cover."""
         plan = self.mechanism
         if plan.unit != "user" or not plan.samples_users:
             raise InputError(
@@ -110,16 +113,22 @@ class BandedLevel(UserLevel):
             )
         super().check()
         if plan.clip.filters:
-            raise InputError(f"banded noise with the concentration filter has no accountant: {_REFUSED['tau']}")
+            raise InputError(
+                f"heldin cannot account for banded noise with the concentration filter, because {_REFUSED['tau']}:"
+                " remove tau, or use kind: uls"
+            )
         if plan.clip_quantile is not None:
-            raise InputError(f"banded noise with a clip quantile has no accountant: {_REFUSED['clip_quantile']}")
+            raise InputError(
+                f"heldin cannot account for banded noise with a clip quantile, because {_REFUSED['clip_quantile']}:"
+                " set clip_norm instead of clip_quantile, or use kind: uls"
+            )
         if plan.divisor.constant is None:
             raise InputError(
                 "banded noise with the realised cohort as divisor has no accountant: set the divisor to a constant"
             )
         if plan.declared is not None:
             raise InputError(
-                "a package's step adds its own noise, and cannot have heldin's banded noise: choose another sampling"
+                "the step of a package adds noise of the package, not heldin's banded noise: choose another sampling"
             )
 
     def conditions(self, refilling: Sequence[Statement]) -> Sequence[Statement]:

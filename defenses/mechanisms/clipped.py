@@ -25,21 +25,21 @@ class ClippingDefense(DefenseConfig):
 
     @property
     def clips_plainly(self) -> Literal["example", "batch"]:
-        """The unit in the config that is clipped."""
+        """The clipped unit in the config."""
         return self.unit
 
     @property
     def measured_clip(self) -> Literal["example", "batch"] | None:
-        """The clipped unit if the config has no norm, else None."""
+        """The clipped unit if the config has no clip norm, else None."""
         return self.unit if self.clip_norm is None else None
 
     @property
     def needs_whole_models(self) -> tuple[str, ...]:
-        """The defense's key, because whole gradients are clipped."""
+        """The defense's key, because the defense clips whole gradients."""
         return (f"defense.kind {self.kind}",)
 
     def retraining_problem(self, documents: int | None) -> str | None:
-        """Return a problem if the norm is measured."""
+        """Return a problem if heldin measures the clip norm."""
         if self.clip_norm is None:
             return "give defense.clip_norm: a norm measured in each training would differ between trainings"
         return None

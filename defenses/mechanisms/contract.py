@@ -1,7 +1,7 @@
 """The interface of a mechanism: a config section, which gives a plan, and a level, which states the protection.
 
-``defense`` in a config becomes the section, and all of its numbers are public constants. The level derives from a
-plan's fields whether an accountant covers them, the event, and the reasons and conditions.
+``defense`` in a config becomes the section, and all of its numbers are public constants. From a plan's fields, the
+level derives whether an accountant covers the plan, the event, and the reasons and conditions.
 """
 
 from abc import ABC, abstractmethod
@@ -34,7 +34,7 @@ class Given:
         plain_steps: number of optimizer steps of plain training, which follows from the data.
         batch_size: batch size of plain training.
         clip_norm: norm that a plain run measured, for a defense that sets no norm.
-        checkpoint: how the released checkpoint is chosen.
+        checkpoint: rule that chooses the released checkpoint.
         data_steps: data-side steps before training.
         assumptions: assumptions of the guarantee that hold for every mechanism.
     """
@@ -75,7 +75,7 @@ class DefenseConfig(Section, ABC):
 
     @property
     def calibrated_to(self) -> float | None:
-        """Target epsilon to which the noise is calibrated; None if the plan sets the noise."""
+        """Target epsilon for calibrating the noise; None if the plan sets the noise."""
         return None
 
     def noise_generator(self) -> NoiseGenerator | None:
@@ -109,7 +109,7 @@ class DefenseConfig(Section, ABC):
 
     @property
     def clips_plainly(self) -> Literal["example", "batch"] | None:
-        """The unit that is clipped without noise; None: no unit, or a private step's units."""
+        """The unit that heldin clips without noise; None: no unit, or a private step's units."""
         return None
 
     @property
@@ -129,7 +129,7 @@ class DefenseConfig(Section, ABC):
 
     @property
     def searched_by(self) -> EntitySourceConfig | None:
-        """The source that finds the people and things named in a record; None if the mechanism needs none."""
+        """The source that finds the people and things named in a record; None if the mechanism needs no source."""
         return None
 
     @property
@@ -149,7 +149,7 @@ class DefenseConfig(Section, ABC):
 
     @property
     def pool_settings(self) -> dict[str, Any] | None:
-        """The settings that decide which entities can be audited; None if the mechanism has no entities."""
+        """The settings that decide about the audit of entities; None if the mechanism has no entities."""
         return None
 
     def assumptions(self, made_of_texts: frozenset[str]) -> tuple[Statement, ...]:
@@ -164,7 +164,8 @@ class DefenseConfig(Section, ABC):
         """Raise InputError for a model on which the steps would be wrong."""
 
     def retraining_problem(self, documents: int | None) -> str | None:
-        """Return why the mechanism rules out independent trainings, and what to do; None if it allows them.
+        """Return the reason why the mechanism rules out independent trainings, with a remedy; None if it allows
+        independent trainings.
 
         Args:
             documents: number of documents of the worst-case user, if given.
@@ -198,7 +199,7 @@ class Level(ABC):
     caps_users: ClassVar[bool] = False
     """Whether heldin chooses each user's records once, before training."""
     cannot_calibrate: ClassVar[str | None] = None
-    """Reason why heldin cannot find the noise for an epsilon; None if heldin can find it."""
+    """Reason why heldin cannot find the noise for an epsilon; None if heldin can find the noise."""
 
     @classmethod
     def covers(cls, mechanism: "Mechanism") -> bool:
@@ -264,11 +265,17 @@ class Level(ABC):
 
     def exposure_marks(self) -> list[int]:
         """Return the exposures at the points of the curve, ascending."""
-        raise InputError(f"the guarantee of unit {self.mechanism.unit} does not depend on exposure")
+        raise InputError(
+            f"the guarantee of unit {self.mechanism.unit} does not depend on exposure: leave the number of exposed"
+            " records out"
+        )
 
     def epsilon_at(self, exposed: int) -> float:
         """Return epsilon of a person with this exposure. Any of ``reasons`` voids the epsilon."""
-        raise InputError(f"the guarantee of unit {self.mechanism.unit} does not depend on exposure")
+        raise InputError(
+            f"the guarantee of unit {self.mechanism.unit} does not depend on exposure: leave the number of exposed"
+            " records out"
+        )
 
 
 def looks_across(mechanism: "Mechanism") -> tuple[Statement, ...]:

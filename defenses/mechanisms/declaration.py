@@ -1,4 +1,4 @@
-"""The declaration of a package that does the steps of a plan."""
+"""The declaration of a package that computes the steps of a plan."""
 
 from pydantic import JsonValue
 
@@ -16,7 +16,7 @@ class Declared(Choice):
         package: name of the distribution; the top-level module if no distribution has it.
         version: version of the distribution; None for modules that were not installed.
         sha256: hash of the package's Python files.
-        settings: the config section from which the step is made.
+        settings: the config section of the step.
         audit: result of a white-box audit of the step.
     """
 
@@ -39,7 +39,7 @@ class Declared(Choice):
 
     @property
     def origin(self) -> Origin:
-        """The code that does the steps."""
+        """The code that computes the steps."""
         return Origin(
             family="mechanisms", kind=self.kind, package=self.package, version=self.version, sha256=self.sha256
         )

@@ -61,7 +61,7 @@ class StepGiven:
     Attributes:
         step: number of the step, from 0.
         units: the drawn units. The list may be empty; a step without a unit releases pure noise.
-        clip_norm: L2 norm to which each unit's gradient, over all trainable parameters, is clipped.
+        clip_norm: largest L2 norm of each unit's gradient, over all trainable parameters, after clipping.
         noise_multiplier: standard deviation of the noise on the sum, divided by ``clip_norm``.
         divisor: public constant that divides the noised sum.
         pass_records: maximum number of records in one forward pass.
@@ -102,7 +102,7 @@ class DeclaredDefense(NoisedDefense, ABC):
     """Neighbouring relation of the declared event."""
 
     clip_norm: ClipNorm = 1.0
-    """L2 norm to which each unit's gradient is clipped."""
+    """Clip norm: largest L2 norm of each unit's gradient."""
     micro_records: Many = 64
     """Maximum number of records in one backward pass; this number affects only memory."""
     white_box: ExpandedPath | None = None
@@ -197,7 +197,7 @@ class DeclaredDefense(NoisedDefense, ABC):
 def require_declared(defense: DefenseConfig, mechanism: "Mechanism") -> None:
     """Check that the plan of a package's mechanism names the package, because the package's code returns the plan.
 
-    Raises InputError for a plan that protects somebody and does not name the package that made it.
+    Raises InputError for a plan that protects somebody but does not name the package that made the plan.
     """
     if not mechanism.protects or defense.kind in MECHANISMS.ours:
         return
@@ -209,7 +209,7 @@ def require_declared(defense: DefenseConfig, mechanism: "Mechanism") -> None:
     # By the base class, which a package may have overridden.
     if mechanism.declared != DeclaredDefense.declared(defense):
         raise InputError(
-            f"defense '{defense.kind}' states a package, version, settings or audit that are not its own: do not"
+            f"defense '{defense.kind}' states the package, version, settings or audit of another defense: do not"
             " override the method declared"
         )
 
@@ -220,7 +220,7 @@ def _of_step(settings: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
 
 
 def _audit_of(path: Path, stated: Mapping[str, object]) -> Watched:
-    """Return the result of a white-box audit. Raises InputError unless it tested this step with this code."""
+    """Return the result of a white-box audit. Raises InputError unless the audit tested this step with this code."""
     try:
         document = read_json(path)
         plan = document["mechanism"]
@@ -234,12 +234,12 @@ def _audit_of(path: Path, stated: Mapping[str, object]) -> Watched:
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise InputError(
             f"defense.white_box: '{path}' is not the output of heldin white-box --plan PLAN --json for a package's"
-            " mechanism. Run that command again"
+            " mechanism. Run this command again"
         ) from error
     differing = ", ".join(name for name in stated if audited.get(name) != stated[name])
     if differing:
         raise InputError(
-            f"defense.white_box: '{path}' audited another mechanism ({differing} differ). Run the audit again with"
-            " the installed code"
+            f"defense.white_box: '{path}' is the audit of another mechanism ({differing} differ). Run the white-box"
+            " audit again with the installed code"
         )
     return _OUTCOMES.get(outcome, "failed")

@@ -1,4 +1,4 @@
-"""Example-level sampling for users (ELS; Charles et al., Algorithm 1), which draws from at most G records per user."""
+"""Example-level sampling for users (ELS; Charles et al., Algorithm 1), with at most G records per user."""
 
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class ElsDefense(ShuffledDefense, UserRecords):
-    """Example-level sampling with at most ``group_size`` records per user. It protects users."""
+    """Example-level sampling with at most ``group_size`` records per user. The guarantee covers users."""
 
     kind: Literal["els"]
 
@@ -40,7 +40,7 @@ class ElsDefense(ShuffledDefense, UserRecords):
 
 
 class CappedUserLevel(UserLevel):
-    """The level of users who have at most ``group_size`` records, which are sampled one by one."""
+    """The level of users with at most ``group_size`` records. heldin samples the records one by one."""
 
     method: ClassVar[str] = "els"
     caps_users: ClassVar[bool] = True

@@ -1,4 +1,4 @@
-"""Example-level DP: each record is sampled, clipped and protected separately."""
+"""Example-level DP: heldin samples, clips and protects each record separately."""
 
 from collections.abc import Sequence
 from typing import Any, ClassVar, Literal

@@ -67,7 +67,7 @@ class FilteredLevel(UserLevel):
 
     @classmethod
     def covers(cls, mechanism: "Mechanism") -> bool:
-        """Return whether a plan has a filter or full batches, with any unit. ``check`` refuses all units but one."""
+        """Return whether a plan has a filter or full batches, with any unit. ``check`` refuses all units except one."""
         return mechanism.clip.filters or mechanism.sampler.full_batch
 
     def check(self) -> None:

@@ -1,4 +1,4 @@
-"""Group privacy (Chua et al., B.3), which draws from exactly G records per user."""
+"""Group privacy (Chua et al., B.3), with exactly G records per user."""
 
 from typing import ClassVar, Literal
 
@@ -6,7 +6,8 @@ from heldin.defenses.mechanisms.els import ElsDefense
 
 
 class GroupDefense(ElsDefense):
-    """Example-level sampling with exactly ``group_size`` records per user; users with fewer get repeated records."""
+    """Example-level sampling with exactly ``group_size`` records per user; users with fewer records get repeated
+    records."""
 
     repeats_records: ClassVar[bool] = True
 

@@ -22,4 +22,4 @@ MECHANISMS = Family[DefenseConfig](
     },
 )
 Defense: TypeAlias = Annotated[DefenseConfig, OfKind(MECHANISMS)]
-"""Kinds by name: ours, those that packages register, and classes that are written out."""
+"""Kinds by name: heldin's own kinds, kinds that packages register, and classes by their full name."""

@@ -45,16 +45,16 @@ class NoisedDefense(DefenseConfig, ABC):
     examples: Count | None = None
     """Public number of records before any cap, only for ``delta: examples^-1.1``."""
     secure_noise: bool = False
-    """Whether a cryptographic generator (AES-256 in counter mode) draws the noise. It is slower than the default,
-    Philox.
+    """Whether a cryptographic generator (AES-256 in counter mode) draws the noise. This generator is slower than the
+    default, Philox.
     """
     base_model_saw_protected: bool = False
     """Whether the base model or the tokenizer was trained on protected users' texts, or on texts selected by comparison
-    with them. If so, the guarantee is void."""
+    with such texts. If so, the guarantee is void."""
 
     @property
     def units(self) -> int | None:
-        """The public number of protected units; None if the config does not state it."""
+        """The public number of protected units; None if the config does not state this number."""
         return self.population
 
     @property
@@ -114,7 +114,7 @@ class SampledDefense(NoisedDefense, ABC):
     noise_multiplier: NotNegative | None = None
     """Standard deviation of the noise divided by ``clip_norm``."""
     clip_norm: ClipNorm = 1.0
-    """L2 norm to which a unit's gradient is clipped."""
+    """Clip norm: largest L2 norm of a unit's gradient."""
     clip_kind: Literal["flat", "normalised"] = "flat"
     """Kind of clipping. flat: scale down gradients above ``clip_norm``. normalised: also divide by ``clip_norm``, so
     the best learning rate no longer depends on ``clip_norm``.
@@ -127,7 +127,7 @@ class SampledDefense(NoisedDefense, ABC):
     @model_validator(mode="after")
     def _one_scale(self) -> Self:
         if (self.target_epsilon is None) == (self.noise_multiplier is None):
-            raise ValueError("give either target_epsilon or noise_multiplier")
+            raise ValueError("give exactly one of target_epsilon and noise_multiplier")
         return self
 
     @property
@@ -189,7 +189,7 @@ class ShuffledDefense(SampledDefense, ABC):
 
     @property
     def needs_whole_models(self) -> tuple[str, ...]:
-        """The key of the clip quantile, if the clip norm follows one."""
+        """The key of the clip quantile, if the clip norm follows a quantile."""
         return ("defense.clip_quantile",) if self.clip_quantile is not None else ()
 
     @property
@@ -271,7 +271,7 @@ class NamedPeopleDefense(SampledDefense, ABC):
         return entities_named(self.entities.kind, self.categories) if self.entities else ""
 
     def entity_assumptions(self, made_of_texts: frozenset[str]) -> tuple[Statement, ...]:
-        """Return the assumptions that hold if entities decide which records may be used."""
+        """Return the assumptions for mechanisms in which entities decide about the use of records."""
         if self.entities is None:
             return ()
         finder = [Assumption.FINDER_UNSEEN()] if self.entities.kind in made_of_texts else []

@@ -1,4 +1,5 @@
-"""Text sampling: each record has a separate coin and is clipped alone (docs/theory.md#text-sampling).
+"""Text sampling: heldin draws each record by a separate coin, and clips each record separately
+(docs/theory.md#text-sampling).
 
 The mechanism protects anyone who wrote a record or is named in a record. With caps, the guarantee covers every user and
 every recognised entity. Without caps, it covers people in at most a stated number of records.
@@ -81,12 +82,9 @@ class UserEntityDefense(NamedPeopleDefense):
     @model_validator(mode="after")
     def _caps_go_together(self) -> Self:
         if (self.group_size is None) != (self.entity_cap is None):
-            raise ValueError(
-                "group_size and entity_cap need each other: give both to cap the records of users and of entities,"
-                " or neither"
-            )
+            raise ValueError("group_size and entity_cap work only together: give both, or neither of the two")
         if self.entity_cap is not None and self.entities is None:
-            raise ValueError("entity_cap needs entities, which finds the people named in a record: give entities")
+            raise ValueError("entity_cap needs the people that each record names: give entities")
         if self.caps and self.exposed is not None:
             raise ValueError(
                 "exposed cannot be given with caps, because epsilon is then for group_size + entity_cap records: leave"
@@ -137,7 +135,9 @@ class TextLevel(Level):
                 " other records: set record selection to all"
             )
         if self._capped == (plan.exposed is not None) or (not self._capped and plan.group_size != 1):
-            raise InputError("unit user-entity needs either both caps, or a number of exposed records")
+            raise InputError(
+                "unit user-entity has neither caps nor a number of exposed records: give both caps, or give this number"
+            )
         # A cap that looks at other people's slots is no function of one's own: only with the same slots on both sides.
         if plan.adjacency != ("zero_out" if self._capped else "add_remove"):
             raise InputError(
@@ -177,7 +177,8 @@ class TextLevel(Level):
         return [GuaranteeCondition.AFTER_PREPROCESSING(steps=list(refilling))] if refilling else []
 
     def fewest_units(self, population: int) -> int:
-        """Return the fewest users who can have the records: each has at most G records, or one user has all of them."""
+        """Return population / G, rounded up: the smallest number of users who can have the records under the cap G.
+        Without caps, G is 1."""
         return -(-population // self.mechanism.group_size)
 
     def exposure(self) -> Exposure:

@@ -79,7 +79,8 @@ class UedpDefense(NamedPeopleDefense):
             )
         if self.population < 2:
             raise ValueError(
-                "population must be at least 2: epsilon depends on the number of other users who may name an entity"
+                "population is below 2, but epsilon depends on the number of other users who may name an entity:"
+                " give at least 2"
             )
         return self
 
@@ -94,7 +95,7 @@ class UedpDefense(NamedPeopleDefense):
 
     @property
     def needs_whole_models(self) -> tuple[str, ...]:
-        """The key of the local updates, if there are any."""
+        """The key of the local updates, if there are local updates."""
         return ("defense.local",) if self.local is not None else ()
 
     @property
@@ -104,7 +105,7 @@ class UedpDefense(NamedPeopleDefense):
 
     @property
     def pool_settings(self) -> dict[str, Any]:
-        """The entities, and the number of a user's records that are used."""
+        """The entities, and the number of a user's records in use."""
         return self.model_dump(mode="json", include={"entities", "categories", "group_size"})
 
     def retraining_problem(self, documents: int | None) -> str | None:
@@ -172,7 +173,9 @@ class PairLevel(Level):
         """Raise InputError for two-level sampling that heldin cannot train or account for."""
         plan = self.mechanism
         if not plan.samples_users or not plan.sampler.by_coins or plan.adjacency != "add_remove":
-            raise InputError("two-level sampling needs users drawn by Poisson coins, under add_remove adjacency")
+            raise InputError(
+                "two-level sampling needs users drawn by Poisson coins under add_remove adjacency: set both"
+            )
         if (plan.entity_cap, plan.exposed) != (None, None) or plan.record_selection not in ("all", "random"):
             raise InputError(
                 "two-level sampling allows no caps, and chooses among usable records only by chance: set record"
@@ -180,8 +183,8 @@ class PairLevel(Level):
             )
         if self._settings.weight_caps is not None and plan.local is None:
             raise InputError(
-                "weights of records need local updates, since a single gradient is a mean: set local, or leave the"
-                " weights out"
+                "weights of records need local updates, because a single gradient is a mean: set local, or leave"
+                " the weights out"
             )
 
     @property
@@ -220,7 +223,8 @@ class PairLevel(Level):
         return [*compares_texts(self.mechanism), *claimed, *weighted]
 
     def conditions(self, refilling: Sequence[Statement]) -> Sequence[Statement]:
-        """Return conditions: neighbours are those after preprocessing; under rule "all", missed names have no coin."""
+        """Return conditions: neighbours are defined after preprocessing; under rule "all", missed names have no
+        coin."""
         after = [GuaranteeCondition.AFTER_PREPROCESSING(steps=list(refilling))] if refilling else []
         return [*after, *([GuaranteeCondition.NAMES_MISSED()] if self._settings.rule == "all" else [])]
 

@@ -25,7 +25,10 @@ class UlsDefense(ShuffledDefense, UserRecords):
     @model_validator(mode="after")
     def _possible(self) -> Self:
         if self.cap is not None and self.cuts_a_list:
-            raise ValueError("a cohort cap needs Poisson sampling: no other sampling has an accountant with a cap")
+            raise ValueError(
+                "a cohort cap needs Poisson sampling, because no other sampling has an accountant with a cap: set"
+                " this sampling, or leave cap out"
+            )
         if self.local is not None and (self.cuts_a_list or self.cap is not None):
             raise ValueError("local needs Poisson sampling without a cap: set this sampling, or leave local out")
         if self.local is not None and self.record_selection == "random_chunk":
@@ -44,7 +47,7 @@ class UlsDefense(ShuffledDefense, UserRecords):
 
     @property
     def records_of_a_unit(self) -> int | None:
-        """The number of a drawn user's records, ``group_size``; None if all records are used."""
+        """The number of a drawn user's records, ``group_size``; None if a step uses all records."""
         return None if self.record_selection == "all" else self.group_size
 
     def sampled_by(self) -> Sampler:

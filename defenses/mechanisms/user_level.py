@@ -12,7 +12,7 @@ from heldin.words.statement import Statement
 class UserLevel(Level):
     """The level of users who are sampled as one member, with any number of records.
 
-    A user's mean gradient is clipped as a whole.
+    heldin clips a user's mean gradient as a whole.
     """
 
     unit: ClassVar[Unit | Literal["none"]] = "user"

@@ -1,7 +1,7 @@
 """Greedy caps on the number of a user's records, and on the number of records that name an entity.
 
-The slot of a record decides whether it is kept: its author, the entities that it names, and its place in a keyed order.
-The texts have no influence (docs/theory.md#caps-and-fixed-incidence).
+The slot of a record decides whether heldin keeps the record: its author, the entities that it names, and its place in a
+keyed order. The texts have no influence (docs/theory.md#caps-and-fixed-incidence).
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -81,9 +81,9 @@ def kept_under_caps(
 ) -> npt.NDArray[np.bool_]:
     """Mark the records to keep.
 
-    In order, a record is kept if its author and every entity that it names are below the caps.
+    In order, the function keeps a record if its author and every entity that it names are below the caps.
 
-    Of the kept records, no user has more than ``group_size``, and no entity is named in more than ``entity_cap``.
+    In the result, no user has more than ``group_size`` records, and at most ``entity_cap`` records name an entity.
 
     Args:
         order: places of the records, shape (records,), in order of precedence.

@@ -1,7 +1,7 @@
 """Find near-duplicates in text order, with MinHash sketches by rensa and an index that needs little memory.
 
-A text is removed if its estimated Jaccard similarity to an earlier kept text reaches the threshold. heldin compares a
-small number of texts directly. For many texts, locality-sensitive hashing proposes the pairs (Leskovec, Rajaraman,
+heldin removes a text if its estimated Jaccard similarity to an earlier kept text reaches the threshold. heldin compares
+a small number of texts directly. For many texts, locality-sensitive hashing proposes the pairs (Leskovec, Rajaraman,
 Ullman, "Mining of Massive Datasets", section 3.4). Sketches and band hashes are in a temporary folder (TMPDIR), and
 only the bands that texts share are in memory. The index takes 0.2 KB per text if there are few copies. At a threshold
 of 0.8, it takes 0.8 KB if every text has a copy. Lower thresholds have more bands and need more memory. heldin compares
@@ -37,10 +37,10 @@ def first_of_similar(
     """Mark the texts to keep, shape (texts,): the texts that are not similar to an earlier kept text.
 
     Args:
-        shingles: shingles of each text; the iterable is read once.
+        shingles: shingles of each text; the function reads the iterable once.
         threshold: threshold of the estimated Jaccard similarity, in (0, 1].
-        fixed: number of first texts, which are all kept. Only these first texts remove others; None: every kept text
-            may remove others.
+        fixed: number of first texts, which are all kept. Only these first texts remove other texts; None: every kept
+            text may remove other texts.
     """
     source = iter(shingles)
     first = list(islice(source, DIRECT + 1))

@@ -75,7 +75,7 @@ def check_run(
 
     The check asks the hub whether it has a model, as the run does, but downloads only the model's config.
     Args:
-        gpu: GPU of the run; if given, heldin computes the run's memory, and reports a problem if it does not fit.
+        gpu: GPU of the run; if given, heldin computes the run's memory, and reports a problem if the run does not fit.
         say: receives a line about each slow step.
         costs: whether to time steps to compute the cost.
     """
@@ -223,8 +223,8 @@ def _require_context(config: RunConfig) -> None:
 
 
 def _require_users(config: RunConfig) -> None:
-    """Check that there are enough users. Only a made-up corpus has a known number of users; other corpora are checked
-    by their configured maximum."""
+    """Check that there are enough users. Only a made-up corpus has a known number of users; for other corpora, the
+    check uses the configured maximum."""
     there, most = config.corpus.source.most_users(), config.corpus.users.max_users
     most = most if there is None else min(there, most or there)
     if most is None:

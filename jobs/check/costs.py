@@ -4,8 +4,8 @@ heldin reads a small corpus as the run does, and assumes the size of a larger on
 of the run's shape with random weights. If timing would take too long, heldin assumes the duration from the speed of a
 matrix product.
 
-All other costs grow with users, records, parameters and processes. heldin computes them with constants that were
-measured on two cores. benchmarks/RESULTS.md has the commands, and the results for four sizes.
+All other costs grow with users, records, parameters and processes. heldin computes these costs with constants from
+measurements on two cores. benchmarks/RESULTS.md has the commands, and the results for four sizes.
 """
 
 import copy
@@ -95,7 +95,7 @@ class CorpusSize:
 
 @dataclass(frozen=True)
 class Cohort:
-    """The sampler sizes that determine costs: units, expected units per step, records per unit, and records in all."""
+    """The sampler sizes that determine costs: units, expected units per step, records per unit, and total records."""
 
     units: int
     drawn: float
@@ -179,7 +179,7 @@ def _of_draws(mechanism: Mechanism) -> str | None:
 def _of_weights(config: RunConfig, mechanism: Mechanism, weights: Weights) -> Sequence[str]:
     steps = mechanism.steps if mechanism.protects else None
     written = steps // config.finetune.checkpoint_every + 1 if steps else 1
-    kept = f"; {written:,} of them, of which two are kept" if written > 2 else ""
+    kept = f"; {written:,} checkpoints, and heldin keeps two of them" if written > 2 else ""
     rows = [
         f"a checkpoint: {in_bytes(weights.checkpoint)} to write{kept}",
         f"each further process: {in_bytes(weights.replica_step)} to send in a step",
@@ -358,10 +358,10 @@ class Sizes:
     """Numbers of records: all, per user, public, for each reference, and scored. Also the mean tokens per record.
 
     Attributes:
-        counts: expected number of records of each user if the user is trained on. Includes caps, but no other data-side
-            defense.
-        present: probability that each user is trained on; canary users come last.
-        unknown: reason why ``counts`` may differ from the trained records; "" if there is none.
+        counts: expected number of records of each user if the user is in training. Includes caps, but no other
+            data-side defense.
+        present: probability that each user is in training; canary users come last.
+        unknown: reason why ``counts`` may differ from the trained records; "" if there is no such reason.
     """
 
     records: int
@@ -376,12 +376,12 @@ class Sizes:
 
     @property
     def users(self) -> float:
-        """The expected number of users who are trained on."""
+        """The expected number of users in training."""
         return float(self.present.sum())
 
     @property
     def training(self) -> int:
-        """The expected number of records that are trained on."""
+        """The expected number of records in training."""
         return int(self.present @ self.counts)
 
     def fit(self, config: RunConfig, mechanism: Mechanism) -> PlanFit | None:

@@ -1,4 +1,4 @@
-"""A forecast of the memory that a run would use on a GPU of a given size. It needs only the config."""
+"""A forecast of the memory that a run would use on a GPU of a given size. The forecast needs only the config."""
 
 import math
 from collections.abc import Callable
@@ -111,7 +111,7 @@ def _in_words(peak: Peak) -> str:
 
 
 def shape_of(config: RunConfig) -> PretrainedConfig | None:
-    """Return the config of the run's model; None if it cannot be read."""
+    """Return the config of the run's model; None if the config cannot be read."""
     if config.model.pretrain is not None:
         return tiny_config(config.model.pretrain.shape, config.model.pretrain.shape.vocabulary, 0)
     # The config alone, of some kilobytes; a name that has none was told of as a problem.

@@ -1,4 +1,4 @@
-"""The config file of ``heldin audit``. It has the same checks, defaults and keys as a run's config."""
+"""The config file of ``heldin audit``, with the checks, defaults and keys of a run's config."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -44,7 +44,7 @@ class EndpointConfig(Section):
     context: Annotated[Many, Field(ge=3)] | None = None
     """Maximum number of tokens per request; null: the context length that the server reports, but at most 2,048."""
     api_key_env: str | None = None
-    """Name of the environment variable that holds the API key; null: no key is sent."""
+    """Name of the environment variable that holds the API key; null: heldin sends no key."""
     requests_per_minute: Positive | None = None
     """Maximum number of requests per minute; null: no limit."""
     concurrency: Few = 4
@@ -70,7 +70,7 @@ class EndpointConfig(Section):
     @model_validator(mode="after")
     def _limits_can_be_known(self) -> "EndpointConfig":
         if self.max_price is not None and self.price_per_million is None:
-            raise ValueError("max_price needs the price of a token: set price_per_million")
+            raise ValueError("max_price needs the price of tokens: set price_per_million")
         if self.max_minutes is not None and self.requests_per_minute is None:
             raise ValueError("max_minutes needs a request rate: set requests_per_minute")
         return self
@@ -108,7 +108,7 @@ class CheckpointAttacks(Section):
     primary: Annotated[str, NameOfKind(ATTACKS)] = "likelihood-ratio"
     """The primary attack, which must be one of ``names``; by default the first attack of the strongest level."""
     aggregations: tuple[Annotated[str, one_of(AGGREGATIONS)], ...] = ("mean", "min", "max")
-    """Ways to combine the scores of a user's texts into one score; the first one is the primary aggregation."""
+    """Ways to combine the scores of a user's texts into one score; the first way is the primary aggregation."""
     turns: Counting | None = None
     """Turns that attacks score, if rows are turns: all, the turns of user or assistant, or the completion. Give the
     turns on which training counted the loss. null: the assistant's turns, or the completion.
@@ -218,17 +218,17 @@ class CheckpointConfig(MeasureKeys):
             # At top-k the whole vocabulary decides which tokens are drawn at all.
             if options.needs_weights and self.endpoint is not None:
                 raise ValueError(
-                    f"measures.{name} needs the whole vocabulary's probabilities, for top-k sampling, which no"
-                    f" endpoint gives: remove measures.{name}, or audit models on this machine"
+                    f"measures.{name} needs the whole vocabulary's probabilities for top-k sampling, but no"
+                    f" endpoint gives these probabilities: remove measures.{name}, or audit models on this machine"
                 )
             if options.of_training_texts and self.texts == "fresh":
                 raise ValueError(
-                    f"measures.{name} needs training texts, but the held-in texts are declared fresh: remove"
+                    f"measures.{name} needs training texts, but the members' texts are declared fresh: remove"
                     f" measures.{name}, or give training texts"
                 )
             if options.needs_canaries:
                 raise ValueError(
-                    f"measures.{name} needs canary users, which an audit of two files does not have: remove"
+                    f"measures.{name} needs canary users, but an audit of two files has no canary users: remove"
                     f" measures.{name}"
                 )
         return self
@@ -240,13 +240,14 @@ class CheckpointConfig(MeasureKeys):
         levels, by_probabilities = self.attack.access, Access.LOG_PROBABILITIES in self.attack.access
         if by_probabilities and self.endpoint.chat:
             raise ValueError(
-                "attack.access (--access) includes log-probabilities, but a chat endpoint gives none for a given"
-                " text: choose top-k or text, or leave endpoint.chat (--chat) out"
+                "attack.access (--access) includes log-probabilities, but a chat endpoint gives no"
+                " log-probabilities of a given text: choose top-k or text, or leave endpoint.chat (--chat) out"
             )
         if by_probabilities and len(levels) > 1:
             raise ValueError(
-                "attack.access (--access) lists log-probabilities with other levels, but behind an endpoint each is"
-                " a separate audit: give log-probabilities alone, or leave log-probabilities out"
+                "attack.access (--access) lists log-probabilities with other levels, but an audit of an endpoint"
+                " has either log-probabilities or other levels: give only log-probabilities, or leave"
+                " log-probabilities out"
             )
         return self
 
@@ -260,8 +261,8 @@ class CheckpointConfig(MeasureKeys):
         served = self.endpoint is not None and all(name.startswith(AT_ENDPOINT) for name in self.reference)
         if served and self.attack.precision not in (None, "fp32"):
             raise ValueError(
-                "attack.precision (--dtype) is for models on this machine, but every model is behind the"
-                " endpoint: leave it out"
+                "attack.precision (--dtype) is for models on this machine, but every model is behind the endpoint:"
+                " leave this key out"
             )
         return self
 

@@ -105,7 +105,7 @@ def scored_texts(job: CheckpointAudit, groups: Groups) -> AttackTexts:
 
 
 def subjects_of_audit(job: CheckpointAudit, groups: Groups) -> MeasuredUsers:
-    """Return the users as a measure sees them; random draws use the public seed."""
+    """Return the users in the form for measures; random draws use the public seed."""
     return MeasuredUsers(
         scored_texts(job, groups),
         lambda limit: {user: texts[:limit] for user, texts in groups.texts.items()},
@@ -145,7 +145,7 @@ def drift_flaws(models: Sequence[ModelFacts]) -> list[Statement]:
 def audit_body(
     measures: AuditMeasures, models: tuple[ModelFacts, ModelFacts], folder: MeasureFolder, *, per_text: bool
 ) -> Body:
-    """Return the body of the record. Runs each measure and judges it, or reads measurements from the folder.
+    """Return the body of the record. Runs and judges each measure, or reads measurements from the folder.
 
     Args:
         models: facts about target and primary reference.
@@ -266,7 +266,7 @@ def _overlaps(groups: Groups) -> Overlaps:
 
 
 def _scored_texts(job: CheckpointAudit, groups: Groups) -> ScoredTexts:
-    """Return whether the scored texts were trained on. A measurement takes precedence over the user's declaration."""
+    """Return whether the scored texts were in training. A measurement takes precedence over the user's declaration."""
     if groups.seen is not None:
         scored = groups.number(True)
         trained_on = groups.seen[True].anywhere

@@ -43,7 +43,7 @@ class Remote:
         max_tokens_sent: largest allowed number of sent tokens; heldin refuses an audit that needs more.
         chat: whether heldin sends chats to the models at the endpoint.
         price_generated: price per million generated tokens; None: ``price``.
-        max_requests, max_price, max_minutes: limits of the audit; heldin refuses an audit that exceeds one.
+        max_requests, max_price, max_minutes: limits of the audit; heldin refuses an audit that exceeds a limit.
     """
 
     endpoint: Endpoint
@@ -112,13 +112,15 @@ def attacks_at_endpoint(attack: AttackConfig, tokenizer: str | None, reporter: R
     unknown = next((name for name in attack.names if get_attack(name).needs_ids), None)
     # Before anything is paid for.
     if unknown is not None and tokenizer is None:
-        raise InputError(f"attack '{unknown}' needs the tokens of a text, which no endpoint gives: give --tokenizer")
+        raise InputError(
+            f"attack '{unknown}' needs the tokens of a text, but no endpoint gives tokens: give --tokenizer"
+        )
     needing = [name for name in attack.names if get_attack(name).needs_vocabulary]
     # The primary attack is never replaced in silence: its name is what the bounds and the headline speak of.
     if attack.primary in needing:
         raise InputError(
-            f"attack '{attack.primary}' needs the whole vocabulary's probabilities, which no endpoint gives: choose"
-            " the primary attack 'likelihood-ratio'"
+            f"attack '{attack.primary}' needs the whole vocabulary's probabilities, but no endpoint gives these"
+            " probabilities: choose the primary attack 'likelihood-ratio'"
         )
     if needing:
         reporter.say(f"left out: {', '.join(needing)}, because no endpoint gives the whole vocabulary's probabilities")

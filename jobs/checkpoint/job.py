@@ -1,4 +1,4 @@
-"""The settings of an audit of somebody else's model, the users in its two files, and the models that score texts."""
+"""The settings of an audit of somebody else's model, the users in the two files, and the models that score texts."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -50,28 +50,28 @@ class CheckpointAudit:
     """An audit's settings: the model (a folder or a LoRA adapter), its reference, and the texts of both groups.
 
     Attributes:
-        model: folder or hub name of the model; with ``remote``, its name at the endpoint.
+        model: folder or hub name of the model; with ``remote``, the model's name at the endpoint.
         reference: the primary reference model; ``endpoint:NAME`` is a model at the same endpoint.
-        held_in: file of texts of held-in users.
-        held_out: file of texts of held-out users.
+        held_in: file of members' texts.
+        held_out: file of non-members' texts.
         columns: role of each column in the files.
         others: further reference models.
-        form: how the files are written.
-        bad_rows: which unusable rows are skipped and counted.
+        form: encoding and layout of the files.
+        bad_rows: rule for the unusable rows that heldin skips and counts.
         assignment: how users became members or non-members, as declared.
         plan: path of the plan.json among the claims; the audit's folder has a copy.
-        training: file of the model's training data, with the same columns; None: overlaps are not checked.
-        texts: whether the scored texts were trained on, as declared; None: not declared.
+        training: file of the model's training data, with the same columns; None: heldin does not check overlaps.
+        texts: the user's statement about whether training used the scored texts; None: no statement.
         asked: the user's options for rows that are turns.
         template: file of the chat template; None: the template of the target's tokenizer.
         template_options: further inputs of the template.
         reading: rule that turns rows into documents; None until ``with_reading`` sets it.
         max_users: maximum number of users, drawn by the seed from both groups together; None: all.
-        max_texts_per_user: maximum number of scored texts per user, taking the first ones; None: all.
+        max_texts_per_user: maximum number of scored texts per user; heldin takes the first texts. None: all.
         context: maximum number of tokens per pass of models on this machine; None: each model's own limit.
         adapter_base: base of every adapter among the models, in place of the base in the adapter's config.
-        choice: how the precision is chosen; "asked": ``attack`` has it; "auto" and None mean the same as in the config.
-        precision_reason: reason for the precision in ``attack``; set when the precision is chosen.
+        choice: rule for the precision. "asked": the precision in ``attack``. "auto" and None: as in the config.
+        precision_reason: reason for the precision in ``attack``; "asked" until heldin chooses the precision.
         left_out: attacks that are impossible at the endpoint.
         measures: options of each measure in the config, by its key.
         audit: settings for intervals, bounds and rates.
@@ -184,8 +184,8 @@ def say_other_templates(job: CheckpointAudit, models: Sequence[ScoredModel], say
         own = None if model.tokenizer is None else model.tokenizer.chat_template
         if own is not None and own != used:
             say(
-                f"texts: the chat template of '{model.name}' differs from the template that writes the texts. If the"
-                " model was trained with its own template, it never saw these texts: give the right template with"
+                f"texts: the chat template of '{model.name}' differs from the template that writes the texts. A"
+                " model that was trained with its own template never saw these texts: give the right template with"
                 " --template"
             )
 
@@ -204,7 +204,7 @@ def _template_of(job: CheckpointAudit) -> ChatTemplate:
 def with_level(job: CheckpointAudit, reporter: Reporter) -> CheckpointAudit:
     """Choose the best level of access that the endpoint offers, unless the user set a level.
 
-    Raises InputError if the endpoint offers none.
+    Raises InputError if the endpoint offers no level.
     """
     if job.remote is None or job.names_access:
         return job
@@ -212,7 +212,7 @@ def with_level(job: CheckpointAudit, reporter: Reporter) -> CheckpointAudit:
 
 
 def with_precision(job: CheckpointAudit, say: Callable[[str], object]) -> CheckpointAudit:
-    """Choose the precision of all models on this machine, unless the user set one.
+    """Choose the precision of all models on this machine, unless the user set a precision.
 
     Raises InputError for weights that cannot be loaded on this machine.
     """
@@ -223,7 +223,7 @@ def with_precision(job: CheckpointAudit, say: Callable[[str], object]) -> Checkp
     stored = [stored_weights(name, job.adapter_base) for name in here]
     own = stored[0][1].own
     if job.choice == "auto":
-        say(f"precision: {own}, as the weights of '{here[0]}' are stored (--dtype auto)")
+        say(f"precision: {own}, the stored precision of '{here[0]}' (--dtype auto)")
         return _in_precision(job, own, "own")
     # Target and leading reference are in memory together, once if they have one base, and further ones in turns.
     sizes = {base: weights.bytes_in("fp32") for base, weights in stored[:2]}
@@ -233,8 +233,8 @@ def with_precision(job: CheckpointAudit, say: Callable[[str], object]) -> Checkp
     if needed <= there or own == "fp32":
         return _in_precision(job, "fp32", "default")
     say(
-        f"precision: {own}, as the weights of '{here[0]}' are stored, because fp32 needs {in_bytes(needed)} and there"
-        f" are {in_bytes(there)} (--dtype fp32 tries it)"
+        f"precision: {own}, the stored precision of '{here[0]}', because fp32 needs {in_bytes(needed)} but only"
+        f" {in_bytes(there)} are free (--dtype fp32 tries fp32 anyway)"
     )
     return _in_precision(job, own, "memory")
 
@@ -347,8 +347,8 @@ def audit_job(folder: Path, record: Record) -> CheckpointAudit:
     # A record that was edited.
     except (KeyError, TypeError, ValueError) as error:
         raise InputError(
-            f"'{folder / 'record.json'}' does not state how its audit was done ({str(error).splitlines()[0]}), so it"
-            " cannot be verified"
+            f"'{folder / 'record.json'}' does not state how the audit was done ({str(error).splitlines()[0]}), so"
+            " heldin cannot verify the audit: restore this file from a backup"
         ) from error
 
 
@@ -363,7 +363,7 @@ class Groups:
         stores: store of each file, under "held-in" and "held-out".
         member: whether each user is a member. The order is by name, so it reveals nothing about membership.
         texts: scored documents of each user, in the order of ``member``.
-        seen: matches of held-in (True) and held-out (False) users with the training file, by the counted part of whole
+        seen: matches of members (True) and non-members (False) with the training file, by the counted part of whole
             texts; None without a training file.
         seen_turns: matches by turn, because training may also read uncounted turns; equal to ``seen`` for plain texts.
     """
@@ -469,8 +469,8 @@ def _require_disjoint(job: CheckpointAudit, held_in: CorpusStore, held_out: Corp
     for side, store in (("held-in", held_in), ("held-out", held_out)):
         if len(store.users) < 2:
             raise InputError(
-                f"the {side} file has only {counted(len(store.users), 'user')}: give at least 2, and 100 for a"
-                " useful result"
+                f"the {side} file has only {counted(len(store.users), 'user')}: give at least 2 users (100 for a"
+                " useful result)"
             )
     shared = {"user": set(held_in.users) & set(held_out.users)}
     # Ids that heldin made are made from user and text, and differ between users.
@@ -485,7 +485,8 @@ def _require_disjoint(job: CheckpointAudit, held_in: CorpusStore, held_out: Corp
             number = next((number for number, value in enumerate(records, start=1) if value in values), 0)
             raise InputError(
                 f"{counted(len(values), column)} in both files, first in record {number} of '{job.held_out}': put"
-                " each in one file only. Check that the files differ, and that each has a single group"
+                f" each {column} in one file only. Check that the files differ, and that each file has a single"
+                " group"
             )
 
 
@@ -497,7 +498,8 @@ def opened_models(job: CheckpointAudit, texts: AttackTexts, reporter: Reporter) 
         reporter: receives the expected cost at an endpoint.
 
     Raises:
-        InputError: a reference is behind an endpoint and none is given, or an endpoint returns no log-probabilities.
+        InputError: a reference is behind an endpoint but no endpoint is given, or an endpoint returns no
+            log-probabilities.
     """
     if job.remote is None:
         served = next((name for name in job.models() if name.startswith(AT_ENDPOINT)), None)

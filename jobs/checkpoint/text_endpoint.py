@@ -68,7 +68,7 @@ def _say_if_lifted(connection: Connection, name: str, remote: Remote, reporter: 
 
 @dataclass(frozen=True)
 class ReachedByText(OpenedModels):
-    """The models behind the endpoint by name, and whether each changed during the audit.
+    """The models behind the endpoint by name, and whether each model changed during the audit.
 
     Attributes:
         remote: connection to the models.
@@ -85,7 +85,7 @@ class ReachedByText(OpenedModels):
     def load(self, name: str, precision: ScoringPrecision) -> ScoredModel:
         """Return the model with this name. heldin asks a model on this machine in the same way as the target.
 
-        Raises InputError for a model without a chat template if the target is asked in chats.
+        Raises InputError for a model without a chat template if heldin asks the target in chats.
         """
         if name.startswith(AT_ENDPOINT):
             return self.models[name.removeprefix(AT_ENDPOINT)]
@@ -143,9 +143,9 @@ def reached_by_text(
 
     Args:
         names: models to ask; ``endpoint:NAME`` is a model behind the endpoint.
-        texts: texts that are cut and continued.
+        texts: texts to cut and continue.
         context: maximum number of tokens per pass of a model on this machine; None: the model's own limit.
-        adapter_base: base of every adapter on this machine, instead of the base in its config.
+        adapter_base: base of every adapter on this machine, instead of the base in the adapter's config.
 
     Raises:
         InputError: a model generates no text, a text of a user cannot be cut, or a limit is exceeded.
@@ -181,13 +181,13 @@ def _require_offered(model: TextEndpoint, attack: AttackConfig, reporter: Report
     """Check, before sending any user's text, that the server has the features that the levels of access need."""
     if Access.TOP_K in attack.access and not model.offers.top_k:
         raise InputError(
-            f"endpoint model '{model.name}' does not list the most probable next tokens, which level top-k needs:"
-            " choose level text"
+            f"endpoint model '{model.name}' does not list the most probable next tokens, but level top-k needs this"
+            " list: choose level text"
         )
     if Access.TEXT in attack.access and attack.sampling.samples > 1 and not model.offers.temperature:
         reporter.say(
             f"endpoint model '{model.name}' gave the same text for different seeds, so it seems to ignore the"
-            " temperature. Further samples add no information: set attack.sampling.samples to 1, which costs less"
+            " temperature. Further samples add no information: set attack.sampling.samples to 1 to save money"
         )
 
 

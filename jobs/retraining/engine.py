@@ -52,7 +52,7 @@ from heldin.stages.train.training_facts import promise_facts
 from heldin.words.guarantee import ModelText
 from heldin.words.split import SplitReason
 
-_REMEDY = "restore it from a backup, or start in a new folder: without it this audit cannot continue"
+_REMEDY = "restore this file from a backup, or start in a new folder"
 
 
 def audit_trainings(
@@ -72,7 +72,7 @@ def audit_trainings(
         processes: number of parallel trainings; None: one per core.
 
     Raises:
-        InputError: ``out`` contains something else, or the input is unusable.
+        InputError: ``out`` contains other files, or the input is unusable.
         ResumableError: a training failed; the message gives its number.
     """
     # First of all: whoever reads that so few trainings can certify little need not wait for them.
@@ -140,18 +140,18 @@ def body_again(out: Path, reporter: Reporter) -> Body:
     # The folder's own options, so that taking it changes nothing and returns the key.
     ready = _prepare(audit, _take_folder(audit, out), reporter)
     if plan != ready.job.mechanism:
-        raise InputError(f"'{out / 'plan.json'}' is not the plan of the trainings in this folder: restore it")
+        raise InputError(f"'{out / 'plan.json'}' is not the plan of the trainings in this folder: restore this file")
     finished = read_results(ready.job, audit.runs, out)
     missing = next((number for number in range(audit.runs) if number not in finished), None)
     if missing is not None:
         raise InputError(
-            f"'{out}' has no result of training {missing}, so the audit is not finished: run its command again"
+            f"'{out}' has no result of training {missing}, so the audit is not finished: run the audit command again"
         )
     trainings = [finished[number] for number in range(audit.runs)]
     scores = out / "scores.csv"
     # Compared as text: ``scores_text`` writes every bit of a score.
     if kept_text(scores) != scores_text(trainings):
-        raise InputError(f"'{scores}' is missing or lacks the scores of its trainings: restore it")
+        raise InputError(f"'{scores}' is missing or lacks the scores of the trainings: restore this file")
     return _body(audit, ready, trainings)
 
 
@@ -167,7 +167,7 @@ def read_audit(folder: Path) -> TrainingsAudit:
 
 @dataclass(frozen=True)
 class _Ready:
-    """The values that are fixed before the first training. The bounds use the first claim's delta."""
+    """The values that heldin fixes before the first training. The bounds use the first claim's delta."""
 
     corpus: CorpusData
     base: LanguageModel
@@ -215,7 +215,8 @@ def _body(audit: TrainingsAudit, ready: _Ready, trainings: Sequence[Training]) -
 
 
 def _take_folder(audit: TrainingsAudit, out: Path) -> bytes:
-    """Create the folder, or accept a folder with exactly this audit. Return its key, which is drawn only once."""
+    """Create the folder, or accept a folder with exactly this audit. Return the audit's key, which heldin draws only
+    once."""
     path, secret = out / OPTIONS, out / "ledger" / "key"
     require_not_purged(out)
     content = {"config": audit.config.model_dump(mode="json"), "options": audit.options()}
@@ -278,8 +279,8 @@ def trainings_results(
 
 
 def split_facts(job: TrainingJob, trainings: Sequence[Training], corpus: CorpusData) -> SplitFacts:
-    """Return the record's facts about the coins: which trainings include the worst-case user, and how they were
-    drawn."""
+    """Return the record's facts about the coins: which trainings include the worst-case user, and how heldin drew the
+    coins."""
     with_user = sum(training.held_in for training in trainings)
     others = len(job.sequences) - len(job.texts)
     return SplitFacts(

@@ -42,7 +42,7 @@ class TrainingsAudit:
         config: corpus, base model, recipe and defense; its seed also determines the worst-case user's texts.
         target: mechanism of the trainings: the config's defense, or "none" as a control without a defense.
         documents: number of the worst-case user's documents; None: the defense's group size.
-        claims: claims (epsilon, delta) that are tested in addition to the plan's curve.
+        claims: claims (epsilon, delta) to test in addition to the plan's curve.
         threshold: score threshold, fixed before the trainings; None: the first quarter of the trainings determines it.
     """
 
@@ -56,7 +56,7 @@ class TrainingsAudit:
     def trained(self) -> RunConfig:
         """Return the config of the trainings.
 
-        Raises InputError for a config that independent trainings do not support; the message says what to change.
+        Raises InputError for a config that independent trainings do not support; the message names the keys to change.
         """
         config = self.config
         if self.target != "defense":
@@ -99,12 +99,12 @@ def _require_supported(config: RunConfig) -> None:
         raise InputError("independent trainings are scored in float32: remove 'attack.precision'")
     if config.measures:
         raise InputError(
-            f"independent trainings measure only attacks: remove 'measures' ({', '.join(config.measures)}), which"
-            " heldin run measures"
+            f"independent trainings measure only attacks: remove 'measures' ({', '.join(config.measures)}), or use"
+            " heldin run"
         )
     if config.finetune.looks_at_validation:
         raise InputError(
-            "independent trainings have no validation users to choose a checkpoint with: set finetune.select to"
+            "independent trainings have no validation users who could choose a checkpoint: set finetune.select to"
             " 'last' and finetune.patience to null"
         )
     if config.finetune.sequence_length < _LEAST_TRAINED:
@@ -200,11 +200,13 @@ def _require_room(recipe: Recipe, base: LanguageModel, users: Collection[str]) -
             " finetune.sequence_length"
         )
     if WORST_CASE_USER in users:
-        raise InputError(f"the corpus has a user named '{WORST_CASE_USER}', a name that heldin needs: rename this user")
+        raise InputError(
+            f"the corpus has a user named '{WORST_CASE_USER}', but heldin needs this name: rename this user"
+        )
 
 
 def _parts_of(sequences: Sequence[Tokens]) -> list[str]:
-    """Return the values of sequences to hash: their ids, and which tokens count unless all do."""
+    """Return the values of sequences for a hash: their ids, and which tokens count unless all tokens count."""
     masks = [tokens.counted.tobytes().hex() for tokens in sequences if tokens.counted is not None]
     return [repr([tokens.ids for tokens in sequences]), *masks]
 

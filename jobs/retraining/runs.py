@@ -1,7 +1,7 @@
 """Many small trainings, each with or without the worst-case user. Each training writes one result file.
 
-A training depends only on the audit's key and the training's number. HMACs of both give the coin for the worst-case
-user, and the 256-bit key for cohorts and noise.
+A training depends only on the audit's key and the training's number. HMACs of key and number give the coin for the
+worst-case user, and the 256-bit key for cohorts and noise.
 """
 
 import contextlib
@@ -46,11 +46,11 @@ class TrainingJob:
     Attributes:
         base: name or folder of the model with which all trainings start.
         revision: branch, tag or commit of ``base`` on the hub; None: the newest commit.
-        mechanism: the mechanism of the trainings; a plain one if ``noise`` is None.
+        mechanism: the mechanism of the trainings; a plain mechanism if ``noise`` is None.
         recipe: public recipe. The seed of a training is the recipe's seed plus the training's number.
         sequences: tokens of each record; the worst-case user's records come last.
         records: ids, users, lengths and losses of the same records.
-        texts: the worst-case user's texts, which are scored.
+        texts: the worst-case user's texts, which the attack scores.
         base_scores: log-probability of each of the worst-case user's texts under the base model, in nats.
         noise: noise generator of a private training; None for plain training.
         micro_records: see ``plan_private_training``.
@@ -112,7 +112,7 @@ Trainer = Callable[[TrainingJob, int, Path], Training]
 
 
 def train_one(job: TrainingJob, number: int, work: Path) -> Training:
-    """Train one model under the job's mechanism, score it, and delete it.
+    """Train one model under the job's mechanism, score the model, and delete the model.
 
     The score depends only on that model and on public data. It is the mean of log p_model - log p_base over the
     worst-case user's texts (Kandpal et al. 2024, equation 4). The texts are training texts, which differential privacy
@@ -164,7 +164,7 @@ def run_trainings(
 
     Raises:
         InputError: a result is damaged or belongs to another audit, or a training is impossible with this input.
-        ResumableError: a training failed; the message gives its number. Finished trainings are kept.
+        ResumableError: a training failed; the message gives its number. heldin keeps finished trainings.
     """
     done = read_results(job, runs, folder)
     advance(len(done))
@@ -203,7 +203,7 @@ def read_results(job: TrainingJob, runs: int, folder: Path) -> dict[int, Trainin
         path = _path(folder, number)
         if not path.is_file():
             continue
-        content = read_document(path, "remove it, and heldin does its training again")
+        content = read_document(path, "remove this file, and heldin repeats this training")
         try:
             owner = content.pop("of")
             training = Training(**content)
@@ -211,7 +211,7 @@ def read_results(job: TrainingJob, runs: int, folder: Path) -> dict[int, Trainin
             if not math.isfinite(training.score + training.seconds):
                 raise ValueError("not a finite number")
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise InputError(f"'{path}' is damaged: remove this file, and heldin does its training again") from error
+            raise InputError(f"'{path}' is damaged: remove this file, and heldin repeats this training") from error
         # The coin too, which no hash covers: a result whose side was edited is not taken.
         if owner != _name(job, number) or (training.number, training.held_in) != (number, job.held_in(number)):
             raise InputError(
@@ -272,7 +272,7 @@ def _attempt(trainer: Trainer, job: TrainingJob, work: Path, number: int) -> Tra
         # Its first line: a message of torch may be a page.
         reason = (str(error).strip() or "no message").splitlines()[0]
         raise ResumableError(
-            f"training {number} failed ({type(error).__name__}: {reason}): run the same command again, which keeps"
+            f"training {number} failed ({type(error).__name__}: {reason}). Run the same command again; heldin keeps"
             " the finished trainings"
         ) from error
 
@@ -313,7 +313,7 @@ def _in_processes(
         numbers = ", ".join(map(str, sorted(running.values())))
         raise ResumableError(
             f"a process was ended from outside during one of the trainings {numbers} (out of memory?). Run the"
-            " command again with fewer --processes: it keeps the finished trainings"
+            " command again with fewer --processes; heldin keeps the finished trainings"
         ) from error
     finally:
         pool.shutdown(wait=False, cancel_futures=True)

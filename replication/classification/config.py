@@ -25,11 +25,11 @@ FINETUNE = Recipe(epochs=3, batch_size=32, learning_rate=1e-3, warmup_steps=20, 
 def _require_for_encoders(recipe: Recipe) -> None:
     """Raise ValueError for settings that recipes of runs support and this study does not."""
     if recipe.looks_at_validation:
-        raise ValueError("select must be 'last' and patience null: this study has no validation texts")
+        raise ValueError("this study has no validation texts: set select to 'last' and patience to null")
     if recipe.sequence_length != Recipe().sequence_length:
-        raise ValueError("sequence_length is for language models: texts are cut to encoder.context tokens")
+        raise ValueError("this study cuts texts to encoder.context tokens: leave sequence_length out")
     if recipe.lora is not None:
-        raise ValueError("lora is for language models: set it to null")
+        raise ValueError("lora is only for language models: set lora to null")
 
 
 @dataclass(frozen=True)
@@ -87,9 +87,14 @@ class Contender(Section):
     def _can_be_run(self) -> "Contender":
         defense = self.defense
         if defense.may_halt or defense.measured_clip is not None:
-            raise ValueError(f"defense '{defense.kind}' is not for this study, or lacks clip_norm: choose another")
+            raise ValueError(
+                f"defense '{defense.kind}' is not for this study, or lacks clip_norm: choose another defense, or"
+                " give clip_norm"
+            )
         if isinstance(defense, UserRecords) and defense.record_selection not in ("all", "random"):
-            raise ValueError("set defense.record_selection to random or all: this study supports no other selection")
+            raise ValueError(
+                "this study supports no other record selection: set defense.record_selection to random or all"
+            )
         if any(not (step := d.declared()).record_local and not step.slots_only for d in self.data_defenses):
             raise ValueError("data_defenses: choose steps that look at one text only, or random caps")
         if self.finetune:
@@ -130,7 +135,7 @@ class ClassificationConfig(Section):
     @model_validator(mode="before")
     @classmethod
     def _what_recipes_leave_out(cls, content: Any) -> Any:
-        """Fill in this study's defaults in recipes, and the common recipe in a contender's."""
+        """Fill in this study's defaults in recipes, and the common recipe in the recipe of each contender."""
         if not isinstance(content, dict):
             return content
         filled = dict(content)
@@ -152,7 +157,9 @@ class ClassificationConfig(Section):
         _require_for_encoders(self.pretraining)
         _require_for_encoders(self.finetune)
         if self.pretraining.epochs % 1 or self.pretraining.epochs < 1:
-            raise ValueError("pretraining.epochs must be a whole number: each text is masked anew once per epoch")
+            raise ValueError(
+                "pretraining.epochs is not a whole number, but every epoch masks each text once: give a whole number"
+            )
         if self.encoder.base is not None and (
             replace(self.encoder, base=None, context=EncoderShape.context) != EncoderShape()
             or "pretraining" in self.model_fields_set
@@ -161,7 +168,9 @@ class ClassificationConfig(Section):
                 "encoder.base is pre-trained: remove pretraining, and all keys of encoder except base and context"
             )
         if self.encoder.hidden % self.encoder.heads:
-            raise ValueError(f"encoder.hidden {self.encoder.hidden} is not a multiple of encoder.heads")
+            raise ValueError(
+                f"encoder.hidden {self.encoder.hidden} is not a multiple of encoder.heads: change one of the two"
+            )
         return self
 
 

@@ -29,7 +29,7 @@ class Deal:
     Attributes:
         classes: the labels, sorted.
         test: pairs of a text and the number of its class.
-        public: texts of public pseudo-users; their labels are not used.
+        public: texts of public pseudo-users; the study does not use their labels.
         store: the texts of the protected pseudo-users.
         labels: class number of each row of the store.
     """
@@ -47,10 +47,10 @@ class Deal:
 
 
 def deal(config: ClassificationConfig, out: Path, reporter: Reporter) -> Deal:
-    """Assign the texts by the public seed. The protected users' texts are written to a store under ``out``.
+    """Assign the texts by the public seed. heldin writes the protected users' texts to a store under ``out``.
 
-    A text that occurs several times is assigned only once, so the test set shares no text with training. Users' numbers
-    of texts are normal, as in AG News in Lai et al. (2021), Appendix C.
+    heldin assigns a text that occurs several times only once, so the test set shares no text with training. Users'
+    numbers of texts are normal, as in AG News in Lai et al. (2021), Appendix C.
 
     Args:
         config: config of the study.

@@ -66,7 +66,10 @@ def pretrained_encoder(folder: Path, context: int) -> PreTrainedTokenizerFast:
     if missing:
         raise InputError(f"'{folder}': the tokenizer has no {' and no '.join(missing)}: give an encoder such as BERT")
     if context >= (most := config.max_position_embeddings):
-        raise InputError(f"encoder.context {context} is too long for '{folder}', which reads {most} tokens: lower it")
+        raise InputError(
+            f"encoder.context {context} is too long for '{folder}', which reads at most {most} tokens: lower"
+            " encoder.context"
+        )
     # The model's own padding is masked.
     if tokenizer.pad_token_id != config.pad_token_id:
         raise InputError(f"'{folder}': tokenizer and model have different padding: give an encoder such as BERT")

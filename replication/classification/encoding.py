@@ -24,7 +24,7 @@ def with_label(inputs: Sequence[int], label: int) -> Asked:
 
 
 class MaskedTexts(Sequence[Asked]):
-    """Every text once per epoch, each time with other masked tokens. The masks are made when needed.
+    """Every text once per epoch, each time with other masked tokens. The object makes masks when they are needed.
 
     Args:
         tokenizer: tokenizer of the encoder.

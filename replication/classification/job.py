@@ -67,7 +67,7 @@ class Outcome:
 
     Attributes:
         name: name of the contender.
-        promise: the mechanism's guarantee, or the reason why it has none.
+        promise: the mechanism's guarantee, or the reason why there is no guarantee.
         epsilon: epsilon of the guarantee; None without a guarantee.
         delta: delta of the guarantee; None for plain training.
         test_error: share of the test texts with a wrong prediction.
@@ -77,7 +77,7 @@ class Outcome:
         naming: share of all labelled texts that name a recognised entity; None for a mechanism without entities.
         steps: number of optimizer steps.
         seconds: duration of the training.
-        warnings: warnings that are printed with the guarantee.
+        warnings: warnings, for printing with the guarantee.
     """
 
     name: str
@@ -189,14 +189,14 @@ class _Study:
     reporter: Reporter
 
     def outcome(self, name: str, contender: Contender) -> Outcome:
-        """Train with a mechanism, from the same encoder and head as all others, and test the classifier."""
+        """Train with a mechanism, from the encoder and head that all mechanisms share, and test the classifier."""
         config, store, reporter = self.config, self.dealt.store, self.reporter
         run = _as_run(config, contender, self.out)
         parts = RowParts.training({user: store.rows(user) for user in store.users})
         slots = find_slots(run, store, store, parts, reporter)
         records, changed = self._records(contender, slots)
         if not records:
-            raise InputError("caps and data defenses leave no text to train on")
+            raise InputError("caps and data defenses leave no text to train on: loosen a cap or remove a data defense")
         recipe = contender.finetune or config.finetune
         mechanism = _mechanism(config, contender, self.out, texts=len(records))
         reporter.say(f"{name}: {mechanism.guarantee().label}")
@@ -373,4 +373,6 @@ def _about(name: str) -> Iterator[None]:
         raise InputError(f"contenders.{name}: {error.errors()[0]['msg'].removeprefix('Value error, ')}") from error
     except ResumableError as error:
         # A study does not resume: what comes after a diverged training is another config.
-        raise InputError(f"contenders.{name}: {str(error).split(';')[0]}; change its finetune or defense") from error
+        raise InputError(
+            f"contenders.{name}: {str(error).split(';')[0]}. Change finetune or defense of this contender"
+        ) from error

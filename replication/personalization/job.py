@@ -1,7 +1,7 @@
 """Personalization of a finished sweep's models: train each model further on each non-member's own records.
 
-In Charles et al. (2024), Appendix G.2, four epochs of SGD use half of a test user's records. The loss on the other half
-is measured before and after. The learning rate is tuned; here it is tuned on public users.
+In Charles et al. (2024), Appendix G.2, four epochs of SGD use half of a test user's records. The authors measure the
+loss on the other half before and after, and tune the learning rate. This module tunes it on public users.
 """
 
 import math
@@ -45,11 +45,11 @@ class Options:
 
     Attributes:
         users: maximum number of non-members per cell.
-        records: maximum number of training-part records per user, equal to that of public users; half of them are for
-            training.
+        records: maximum number of training-part records per user, as for public users; training uses half of these
+            records.
         epochs: number of passes over the training half.
-        learning_rates: learning rates of SGD. Of several, the one with the least loss of public users after training is
-            used.
+        learning_rates: learning rates of SGD. Of several learning rates, heldin uses the rate with the least loss of
+            public users after training.
     """
 
     users: int = 200
@@ -89,7 +89,7 @@ class CellChanges:
     Attributes:
         learning_rate: the learning rate that was used.
         users: change of each user's loss, by name.
-        measured: settings that determine the measured tokens. Cells with different settings are not compared.
+        measured: settings that determine the measured tokens. heldin does not compare cells with different settings.
     """
 
     learning_rate: float
@@ -151,7 +151,7 @@ def _personalize(sweep: Path, options: Options, reporter: Reporter) -> Study:
     for folder in folders:
         require_not_purged(folder)
         if not (folder / _MODEL).is_dir() or not (folder / "ledger" / "ledger.json").is_file():
-            raise InputError(f"'{folder}' has no model or no ledger, but personalization needs both: restore them")
+            raise InputError(f"'{folder}' has no model or no ledger, but personalization needs both: restore both")
     changes: Found = {}
     for cell, folder in zip(cells, folders, strict=True):
         its = _of_cell(folder, f"{cell.block}/{cell.variant}", options, reporter)
@@ -174,18 +174,19 @@ def _of_cell(folder: Path, name: str, options: Options, reporter: Reporter) -> C
     data = prepare_data(config, folder, reporter, corpus, base_model(config, corpus, reporter)[1])
     target = load_language_model(str(folder / _MODEL))
     if target.fingerprint != record.target.fingerprint:
-        raise InputError(f"'{folder / _MODEL}' is not the model in the record: restore it")
+        raise InputError(f"'{folder / _MODEL}' is not the model in the record: restore the model")
     public = _public_halves(config, corpus, target, options)
     halves = _held_out_halves(config, data, target, options)
     if len(halves) < LEAST_IN_GROUP:
         raise InputError(
-            f"cell {name}: {len(halves)} non-members have two records for training, but {LEAST_IN_GROUP} are needed"
+            f"cell {name}: {len(halves)} non-members have two records for training, but {LEAST_IN_GROUP} are"
+            " needed. Audit more users"
         )
     rates = options.learning_rates
     if len(rates) > 1 and len(public) < 2:
         raise InputError(
-            f"cell {name}: no two public users to tune the learning rate on: set corpus.public_validation, or give one"
-            " --learning-rate"
+            f"cell {name}: there are fewer than two public users to tune the learning rate. Set"
+            " corpus.public_validation, or give one --learning-rate"
         )
     total = (len(rates) * len(public) if len(rates) > 1 else 0) + len(halves)
     with reporter.track(f"cell {name}", total, "users") as advance:

@@ -68,7 +68,7 @@ class AskedMeasure(Measure[V]):
         if facts is not None and not is_finite(facts.model_dump()):
             raise InputError(
                 f"measures.{self.name} computed a number that is not finite, so nothing is recorded: remove"
-                f" measures.{self.name}, or correct its code"
+                f" measures.{self.name}, or correct the code of this measure"
             )
         return facts
 

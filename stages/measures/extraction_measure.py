@@ -1,8 +1,8 @@
 """Extraction: the probability that the audited model emits users' training texts, and other texts with the same words.
 
 A key that exists before training decides which part of each text is requested. Membership coins use the key for another
-purpose. Runs of a sweep with shared coins therefore request the same windows. Probabilities are joined with membership
-only when they are counted.
+purpose. Runs of a sweep with shared coins therefore request the same windows. heldin joins probabilities with
+membership only to count people.
 """
 
 from collections.abc import Mapping, Sequence
@@ -39,14 +39,14 @@ class ExtractionOptions(ExtractionConfig, MeasureOptions):
         return Extraction(self, subjects, models)
 
     def check(self, subjects: MeasuredUsers | None, model: "LanguageModel") -> None:
-        """Check that the model's context, and at least one text, are long enough for a window. Raises InputError if
-        not."""
+        """Check that the model's context, and at least one text, are long enough for a window. Raises InputError if the
+        check fails."""
         require_context(model, self.length)
         if subjects is not None:
             require_a_window(subjects.known(self.texts_per_user), model.tokenizer, self, subjects.visible)
 
     def check_lengths(self, limits: Mapping[str, int]) -> None:
-        """Check that a window fits the limits on tokens. Raises ValueError if not."""
+        """Check that a window fits the limits on tokens. Raises ValueError if the window is too long."""
         for name, limit in limits.items():
             if self.length > limit:
                 raise ValueError(
@@ -66,8 +66,8 @@ class Extraction(Measure[TextProbabilities]):
 
     Attributes:
         config: options of the measure.
-        subjects: users and their texts; the key in it determines where the windows begin.
-        models: the audited model and the reference; a reference with other tokens is not used.
+        subjects: users and their texts; the key of ``subjects`` determines where the windows begin.
+        models: the audited model and the reference; the measure does not use a reference with other tokens.
     """
 
     stage = "extraction"

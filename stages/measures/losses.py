@@ -1,4 +1,4 @@
-"""Losses of target and base model on test texts of held-out users. Neither model was trained on these texts."""
+"""Losses of target and base model on test texts of non-members. Neither model was trained on these texts."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -23,10 +23,10 @@ from heldin.stages.measures.tables import LOSSES, losses_of
 
 @dataclass(frozen=True)
 class Losses(Measure[dict[str, UserLoss]]):
-    """The losses of each held-out user.
+    """The losses of each non-member.
 
     Attributes:
-        texts: test texts of each held-out user.
+        texts: test texts of each non-member.
         base: the model before fine-tuning, or the nearest model that is known.
         beta: beta of the loss of preference pairs (``models.preference.DirectPreference``).
     """
@@ -57,7 +57,7 @@ class Losses(Measure[dict[str, UserLoss]]):
             scored = [scores_of(self.texts, model, cache, advance=advance) for model in models]
         if not all(math.isfinite(score.nats) for scores in scored for score in scores):
             raise InputError(
-                "the loss of a held-out user's test text is not finite, so the model is broken: lower"
+                "the loss on a non-member's test text is not finite, so the model is broken: lower"
                 " finetune.learning_rate, and start a new run folder"
             )
         of_user: dict[str, list[tuple[TokenScores, TokenScores]]] = {user: [] for user in texts}

@@ -47,7 +47,7 @@ class MarkOptions(MeasureOptions):
         return Marks(subjects.canaries, models, subjects.marks, subjects.marks_from)
 
     def check(self, subjects: MeasuredUsers | None, model: "LanguageModel") -> None:
-        """Check that a canary user has a mark. Raises InputError if not."""
+        """Check that a canary user has a mark. Raises InputError if no canary user has a mark."""
         if subjects is not None:
             require_marks(subjects)
 

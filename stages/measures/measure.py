@@ -35,7 +35,7 @@ Drawn = dict[str, tuple[list[str], list[str]]]
 
 
 class Fingerprinted(Protocol):
-    """A model, or the record's facts about a model. Both suffice to find the values that were computed with the
+    """A model, or the record's facts about a model. Either suffices to find the values that heldin computed with the
     model."""
 
     @property
@@ -45,10 +45,10 @@ class Fingerprinted(Protocol):
 
 
 class Measure(ABC, Generic[V]):
-    """A measurement of a job.
+    """A measurement that a job makes on its models.
 
     Attributes:
-        name: key of the facts in the record; a measure in a config has its name there (``AskedMeasure``).
+        name: key of the facts in the record; for a measure in a config, the name in the config (``AskedMeasure``).
         file: name of the table. Only its owner can read the table, and ``heldin purge`` removes it.
         stage: stage of the job that includes the measure's seconds.
     """
@@ -90,7 +90,7 @@ class MeasuredUsers:
         texts: the attacker's texts of each user.
         known: function that returns, for each user, at most this many documents (None: all) that are training texts, or
             would be if the user were a member.
-        key: secret of the job, or a public key if it has none. It determines a measure's random draws.
+        key: secret of the job, or a public key if the job has no secret. The key determines a measure's random draws.
         visible: number of tokens of a text that training reads; None if unknown.
         training: function that yields every training text with its owners; None if unknown.
         public: function that returns the public texts.
@@ -129,10 +129,10 @@ class MeasureOptions(Section, ABC):
         """
 
     def check(self, subjects: MeasuredUsers | None, model: "LanguageModel") -> None:
-        """Check what heldin knows before any long computation.
+        """Check, before any long computation, that the measure is possible.
 
         Args:
-            subjects: users of the job; None if they are not known yet, so only the model can be checked.
+            subjects: users of the job; None if the users are not known yet; the measure then checks only the model.
             model: the audited model, or the model that training will start from.
 
         Raises:
@@ -175,8 +175,8 @@ class MeasureFolder:
 
     Attributes:
         read_only: whether a missing table is an error, as for ``heldin verify``; otherwise the table is computed.
-        afresh: whether to compute all values even if tables exist, and to write tables only in ``write``. It is for a
-            job whose folder has no ledger or config to identify the job of the tables.
+        afresh: whether to compute all values even if tables exist, and to write tables only in ``write``. Use this for
+            a folder without ledger or config, because nothing there identifies the job of the tables.
         timed: function that measures the seconds of a stage during a block.
     """
 
@@ -206,7 +206,8 @@ class MeasureFolder:
                 return measure.values(table)
             if self.read_only:
                 raise InputError(
-                    f"'{path}' is missing, damaged, or does not match the models or texts of the record: restore it"
+                    f"'{path}' is missing, damaged, or does not match the models or texts of the record: restore"
+                    " this file"
                 )
             values = measure.compute(self.reporter)
             write_table(measure.columns(values), path, made_from=made_from)

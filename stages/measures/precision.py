@@ -48,7 +48,7 @@ class PrecisionShift(Measure[Shift]):
 
     Attributes:
         attack: config of the primary attack, and its precision, which is not float32.
-        texts: the scored texts; the sample is drawn from them.
+        texts: the scored texts, from which heldin draws the sample.
         models: target and reference, as used for scoring.
         in_full: function that loads both models in float32.
         seed: public seed that draws the sample, independent of coins.

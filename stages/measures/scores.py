@@ -215,7 +215,8 @@ def score_leading(
     if texts.are_pairs:
         if not _fits_pairs(get_attack(attack.primary)):
             raise InputError(
-                f"attack.primary is {attack.primary}, which is not defined for preference pairs: use likelihood-ratio"
+                f"attack.primary is {attack.primary}, but this attack does not support preference pairs: use"
+                " likelihood-ratio"
             )
         attacks = [attack for attack in attacks if _fits_pairs(attack)]
     apart = Access.LOG_PROBABILITIES in attack.access and not same_tokens(target.tokenizer, reference.tokenizer)
@@ -251,8 +252,8 @@ def score_setting(
     dial = setting.dial
     if reference.fingerprint == target.fingerprint:
         raise InputError(
-            f"target and reference '{dial.setting}' are the same model, so its ratios would all be zero: give another"
-            " reference"
+            f"target and reference '{dial.setting}' are the same model, so every likelihood ratio would be zero:"
+            " give another reference"
         )
     same = same_tokens(target.tokenizer, reference.tokenizer)
     # Another tokenizer cuts other tokens, so that means over them do not compare: the sum over the text does.

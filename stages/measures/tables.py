@@ -1,6 +1,6 @@
 """The tables that measures write to a job's folder: their names, and functions that read them without a model.
 
-heldin finds a package's tables without importing the package's code.
+heldin finds a package's tables without an import of the package's code.
 """
 
 from collections.abc import Mapping, Sequence
@@ -54,7 +54,7 @@ def read_scores(folder: Path) -> list[TextStatistic]:
     path = folder / SCORES
     table = read_table(path)
     if table is None:
-        raise InputError(f"'{path}' is missing or was changed: run again the command that made the folder")
+        raise InputError(f"'{path}' is missing or was changed: repeat the command that made the folder")
     return statistics_of(table)
 
 
@@ -63,7 +63,7 @@ def read_losses(folder: Path) -> dict[str, UserLoss]:
     path = folder / LOSSES
     table = read_table(path)
     if table is None:
-        raise InputError(f"'{path}' is missing or damaged: run again the command that made the folder")
+        raise InputError(f"'{path}' is missing or damaged: repeat the command that made the folder")
     return losses_of(table)
 
 

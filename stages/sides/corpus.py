@@ -34,7 +34,7 @@ class CorpusData:
         public: rows of public users that pre-training may see.
         saliency: rows of public users whose gradients pick the layers for adapters.
         validation_rows: rows of public validation users.
-        text_unit: what one record is: a record of the source, or a sentence.
+        text_unit: unit of a record: a record of the source, or a sentence.
         reading: rule that turns rows into documents.
     """
 
@@ -70,7 +70,7 @@ class CorpusData:
 
 
 def counting(documents: Iterable[Document], stored: Counting, wanted: Counting) -> list[Document]:
-    """Return documents in which the wanted turns count, instead of the turns that the store counts."""
+    """Return the documents with ``wanted`` instead of ``stored`` as the rule for which turns count."""
     return list(documents) if stored is wanted else [document.counting(wanted) for document in documents]
 
 
@@ -123,7 +123,7 @@ def read_corpus(config: RunConfig, reporter: Reporter) -> CorpusData:
         why = ", ".join(f"{number} {how}" for number, how in lost if number) or "there are no others"
         raise InputError(
             f"only {len(audited.users)} of {len(store.users)} users pass corpus.users ({why}): let at least 2 users"
-            " pass, and 100 for a useful result"
+            " pass (100 for a useful result)"
         )
     # How many users pass is known only here: ``heldin run --check`` can ask for a made-up corpus only.
     check_enough_users(config.canaries, len(audited.users))
@@ -161,7 +161,7 @@ def corpus_facts(corpus: CorpusData) -> CorpusFacts:
 
 
 def _validation_users(config: RunConfig, store: CorpusStore, audited: Selection) -> tuple[str, ...]:
-    """Return the public users for choosing the checkpoint by their loss. They are neither audited nor used in
+    """Return the public users for choosing the checkpoint by their loss. These users are neither audited nor used in
     pre-training."""
     rule = config.corpus.public_validation
     if rule is None:
@@ -169,5 +169,5 @@ def _validation_users(config: RunConfig, store: CorpusStore, audited: Selection)
     # A purpose of its own: under that of the audited users, those whom their coins left out would fail these coins too.
     users = select_users(store, rule, taken=frozenset(audited.users), seed=config.seed, purpose="validation").users
     if not users:
-        raise InputError("corpus.public_validation selects no user who is not audited: widen its rule")
+        raise InputError("corpus.public_validation selects no unaudited user: widen the rule")
     return users

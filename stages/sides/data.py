@@ -86,7 +86,7 @@ class RunData:
             yield self.corpus.bearing_loss(documents)
 
     def records_of_users(self) -> npt.NDArray[np.int64]:
-        """Return the number of training records of each user who has at least one."""
+        """Return the number of training records of each user with at least one record."""
         counts = np.bincount(writers(self.store, self.training_rows).places)
         return counts[counts > 0]
 
@@ -141,7 +141,7 @@ def prepare_data(
     base: LanguageModel | None = None,
     forms: Forms | None = None,
 ) -> RunData:
-    """Plant canary users, fix the pool, set records aside and draw coins. Reads each from the folder if it exists.
+    """Plant canary users, fix the pool, set records aside and draw coins. Reads each existing result from the folder.
 
     Args:
         corpus: the result of ``read_corpus``; None: call it here.
@@ -176,12 +176,13 @@ def prepare_data(
     counts, audited = data.ledger.count(data.canaries), AUDITED[config.split.audited.value]
     if layout.users:
         reporter.say(
-            f"split: {counts[Role.HELD_IN]} {audited.unit} held in, {counts[Role.HELD_OUT]} held out,"
-            f" {counted(counts[Role.ALWAYS_IN], 'user')} always in; {counted(corpus.public.users, 'public user')}"
+            f"split: {counts[Role.HELD_IN]} {audited.unit} are members, {counts[Role.HELD_OUT]} are non-members;"
+            f" {counted(counts[Role.ALWAYS_IN], 'user')} always in training;"
+            f" {counted(corpus.public.users, 'public user')}"
         )
     if canaries:
         included = sum(data.canary_membership().values())
-        reporter.say(f"canaries: {counted(included, 'canary user')} held in, {len(canaries) - included} held out")
+        reporter.say(f"canaries: {included} members and {len(canaries) - included} non-members")
     for removal in data.removals:
         reporter.say(removal.line())
     return data
@@ -288,7 +289,7 @@ def texts_under_attack(config: RunConfig, data: RunData, which: Documents | None
 
 
 def test_texts(config: RunConfig, data: RunData) -> AttackTexts:
-    """Return a sample of test texts of each real held-out user, cut to the attacker's limit on length.
+    """Return a sample of test texts of each real non-member, cut to the attacker's limit on length.
 
     The result omits audited entities, and users without test texts.
     """
@@ -307,7 +308,7 @@ def test_texts(config: RunConfig, data: RunData) -> AttackTexts:
 
 
 class RecordIds(MadeSequence[str]):
-    """The ids of some rows, read when needed."""
+    """The ids of some rows. Reads an id only when it is needed."""
 
     def __init__(self, store: Corpus, rows: npt.NDArray[np.integer]) -> None:
         self._store, self._rows = store, rows
@@ -343,7 +344,7 @@ def rows_digest(rows: npt.NDArray[np.integer]) -> str:
 
 
 def subjects_of_run(config: RunConfig, data: RunData) -> MeasuredUsers:
-    """Return a run's users as a measure sees them. Random draws use the key of the coins."""
+    """Return a run's users in the form for measures. Random draws use the key of the coins."""
     users = data.ledger.scored_users()
     return MeasuredUsers(
         texts_under_attack(config, data),
@@ -358,7 +359,8 @@ def subjects_of_run(config: RunConfig, data: RunData) -> MeasuredUsers:
 
 
 def check_measures(config: RunConfig, data: RunData, base: LanguageModel) -> None:
-    """Check, before training, that each measure in the config is possible. Raises InputError if not."""
+    """Check, before training, that each measure in the config is possible. Raises InputError for a measure that is
+    impossible."""
     if data.store.has_spans:
         for texts in (
             *(texts_under_attack(config, data, which) for which in config.attack.documents),

@@ -1,8 +1,8 @@
-"""The layout of a run before any coin: users, records set aside, records that caps keep, and audited names.
+"""The layout of a run before any coin is drawn: users, records set aside, records that caps keep, and audited names.
 
-The audit pool contains the users, the entities named in records, or both, if a coin decides about them. Lai et al.
-(2021) protect the people whom a text names in addition to its author. docs/theory.md#audits-of-entities explains what
-an audit of entities can conclude.
+The audit pool contains the units with membership decided by a coin: users, entities named in records, or both. Lai et
+al. (2021) protect the people whom a text names in addition to its author. docs/theory.md#audits-of-entities explains
+what an audit of entities can conclude.
 """
 
 import itertools
@@ -35,7 +35,7 @@ _USES = {part: code for code, part in enumerate(PARTS, start=1)}
 
 @dataclass(frozen=True)
 class AuditPool:
-    """The audited users and entities. They are fixed before any coin.
+    """The audited users and entities. heldin fixes them before any coin is drawn.
 
     Attributes:
         names: names of the users and entities whose membership a coin decides.
@@ -80,11 +80,11 @@ def pool_of_entities(
     real: Sequence[str],
     seed: int,
 ) -> AuditPool:
-    """Return entities, and users if both are audited, of whom no two share a record for training or for the attacker.
+    """Return entities, and users if both are audited. No two of them share a record for training or for the attacker.
 
-    They are chosen in a public order that alternates between entities and users. A name is skipped if an earlier name
-    has any of its records. If users are audited too, an entity with a user's name is not chosen, because nobody may
-    have two coins.
+    heldin chooses names in a public order that alternates between entities and users. It skips a name if an earlier
+    name has any of the name's records. If users are audited too, an entity with a user's name is not chosen, because
+    nobody may have two coins.
 
     Args:
         split: the config section that sets who is audited, and how many.
@@ -134,8 +134,8 @@ def pool_of_entities(
     if len(pool) < max(2, split.audit_pool or 0) or not entities:
         raise InputError(
             f"split.audited: {len(number):,} entities are named in at least {split.entity_records} training records"
-            f" and in a record of the attacker. Of everyone who could be audited, {len(pool):,} share no record, but"
-            f" {split.audit_pool or 2} are needed, with at least one entity. Lower"
+            f" and in a record of the attacker. Only {len(pool):,} entities and users share no record with each"
+            f" other, but {split.audit_pool or 2} are needed, with at least one entity. Lower"
             f" split.entity_records{' or split.audit_pool' if split.audit_pool else ''}"
         )
     return AuditPool(tuple(pool), entities)
@@ -180,7 +180,7 @@ def _candidates(
 
 @dataclass(frozen=True)
 class Layout:
-    """The public layout of a run. It is fixed before any coin.
+    """The public layout of a run. heldin fixes the layout before any coin is drawn.
 
     Attributes:
         corpus: fingerprint of the corpus.

@@ -71,7 +71,7 @@ def write_cell(cell: Cell, folder: Path) -> None:
 
 
 def read_cell(folder: Path) -> Cell | None:
-    """Return the cell in this folder of secrets; None for a run outside of sweeps. Raises InputError if it is
+    """Return the cell in this folder of secrets; None for a run outside of sweeps. Raises InputError if the cell is
     damaged."""
     path = folder / CELL_FILE
     if not path.is_file():
@@ -83,7 +83,8 @@ def read_cell(folder: Path) -> Cell | None:
 
 @dataclass(frozen=True)
 class Ledger:
-    """Roles and parts of the users and audited entities of one corpus. Secret: never in a record or a report.
+    """Roles and parts of the users and audited entities of one corpus. The ledger is secret, and is never in a record
+    or a report.
 
     Attributes:
         coins_key: secret key of the coins, which all cells of a sweep's block share.
@@ -121,8 +122,8 @@ class Ledger:
         return {user: self.roles[user] is Role.HELD_IN for user in self.scored_users() if user not in without}
 
     def training_rows(self) -> npt.NDArray[np.integer]:
-        """Return the sorted rows to train on: all rows of users who are not held out, unless they name a held-out
-        entity."""
+        """Return the sorted rows to train on: the training rows of all users except non-members, without rows that name
+        a non-member entity."""
         out = {name for name, role in self.roles.items() if role is Role.HELD_OUT}
         trained = [name for name in self.parts if name not in out and name not in self.entities]
         rows = self.parts.rows_of(Part.TRAIN, trained)
@@ -133,7 +134,7 @@ class Ledger:
         return rows
 
     def owners(self) -> dict[int, str]:
-        """Return the audited entity that each training row names. A row that is not in the result belongs to its
+        """Return the audited entity that each training row names. A row without an entry in the result belongs to its
         author."""
         return {row: entity for entity in self.entities for row in self.parts[entity][Part.TRAIN]}
 
@@ -252,13 +253,13 @@ def load_ledger(folder: Path) -> Ledger | None:
 
 
 def remedy_of_ledger(folder: Path) -> str:
-    """Return a remedy for a damaged ledger in ``folder``. Only a backup has its keys."""
+    """Return a remedy for a damaged ledger in ``folder``. Only a backup has the ledger's keys."""
     if (folder / CELL_FILE).is_file():
         return (
-            f"restore it from a backup, or remove the folder '{folder.parent}' and run the sweep again, which repeats"
-            " the training of this cell"
+            f"restore the ledger from a backup, or remove the folder '{folder.parent}' and run the sweep again to"
+            " repeat the training of this cell"
         )
-    return "restore it from a backup, or start again in a new folder: without it the run cannot continue"
+    return "restore the ledger from a backup, or start again in a new folder"
 
 
 def ledger_of_run(

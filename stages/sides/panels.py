@@ -68,7 +68,7 @@ def judge_run(
 
     Args:
         texts: the attacker's texts of each user.
-        fixed: choices that were fixed before any score.
+        fixed: choices that were fixed before heldin saw any score.
         flaws: reasons why the comparison is invalid.
     """
     planted = planted_users(data) if data.canaries else None
@@ -185,8 +185,7 @@ def canaries_alone(data: RunData) -> bool:
 
 
 def planted_users(data: RunData) -> PlantedUsers:
-    """Return the canary users, with the number of their texts that were meant for training, and that were trained
-    on."""
+    """Return the canary users, with the number of their texts for training, and the number that training used."""
     held_in = (user for user, member in data.canary_membership().items() if member)
     training = [row for user in held_in for row in data.ledger.parts[user][Part.TRAIN]]
     # Rows are unique: what a defense on the data side left of them.
@@ -195,7 +194,7 @@ def planted_users(data: RunData) -> PlantedUsers:
 
 
 def preregistered(config: RunConfig, data: RunData, plan: Mechanism) -> Preregistration:
-    """Return the choices that a run fixes before any score. The claims are the plan's claims."""
+    """Return the choices that a run fixes before heldin sees any score. The claims are the plan's claims."""
     panels = kind_panels(data, claims_by_kind(plan, data.canaries))
     fixed = Preregistration(
         config.attack,
@@ -255,8 +254,8 @@ def users_of_kind(data: RunData, kind: str) -> list[str]:
 
 
 def claims_on(plan: Mechanism, data: RunData) -> list[Claim]:
-    """Return the plan's claims to test on real users and entities. A claim holds for each of them, so for the most
-    exposed.
+    """Return the plan's claims to test on real users and entities. The claim holds for each person, so heldin uses the
+    claim for the most exposed person.
 
     For entities, the claim is the guarantee of text sampling for their number of records
     (docs/theory.md#audits-of-entities).
@@ -273,8 +272,8 @@ def claims_on(plan: Mechanism, data: RunData) -> list[Claim]:
 
 
 def claims_by_kind(plan: Mechanism, canaries: Mapping[str, Canary]) -> dict[str, list[Claim]]:
-    """Return the guarantee for each kind of canary user. With text sampling, it depends on the user's number of
-    records."""
+    """Return the guarantee for each kind of canary user. With text sampling, the guarantee depends on the user's number
+    of records."""
     claims = dict.fromkeys(kinds_of(canaries), claims_of(plan))
     documents = [canary.documents for canary in canaries.values() if canary.documents is not None]
     if len(documents) < len(canaries):  # all that a real user has
@@ -294,8 +293,8 @@ def _subjects_of(kind: str) -> Statement:
 def people_of(fixed: Preregistration, data: RunData, table: ScoredUsers) -> list[Exposed]:
     """Return the members, most exposed first.
 
-    heldin reads the records of at most ``audit.exposure_users`` of them. To compare their words, it reads the records
-    of as many other people.
+    heldin reads the records of at most ``audit.exposure_users`` members. To compare words, it also reads the records of
+    as many other people.
 
     Args:
         table: the scored users.

@@ -1,7 +1,7 @@
 """The corpus with a config's canary users. This stage makes the canary users, or reads them if they exist.
 
-It runs after the base model is made, because the base model samples high-temperature canary users; and before the
-coins.
+The stage runs after the base model exists, because the base model samples high-temperature canary users. It runs before
+heldin draws the coins.
 """
 
 from collections.abc import Callable, Sequence
@@ -35,7 +35,8 @@ def plant(
     reporter: Reporter,
     forms: Forms | None = None,
 ) -> PlantedStore:
-    """Return the corpus with the run's canary users. They are made only once, and stored in ``out``/ledger/canaries.
+    """Return the corpus with the run's canary users. heldin makes the canary users only once, and stores them in
+    ``out``/ledger/canaries.
 
     Args:
         corpus: the corpus before canary users are added. Only records of audited users may be changed.
@@ -123,8 +124,8 @@ def canary_input(
 
 
 def checked_users(spec: CanaryConfig, given: CanaryInput) -> list[CanaryUser]:
-    """Return the canary users of a section after a check. Unchecked, a mistake of a kind would go into the ledger
-    unnoticed.
+    """Return the canary users of a section after a check. Without this check, a mistake of a kind would go into the
+    ledger unnoticed.
 
     Raises:
         InputError: the users cannot be made, or do not match the section's request or the kind's declarations.
@@ -151,7 +152,7 @@ def checked_users(spec: CanaryConfig, given: CanaryInput) -> list[CanaryUser]:
 
 
 def _require_declared(spec: CanaryConfig, given: CanaryInput, users: Sequence[CanaryUser], where: str) -> None:
-    """Raise InputError if users replace real users or take real rows, and their kind does not declare it."""
+    """Raise InputError if users replace real users or take real rows, but the users' kind does not declare this."""
     sources = [user.canary.source for user in users if user.canary.source is not None]
     free = set(given.left) if spec.replaces_users else set()
     if len(set(sources)) < len(sources) or not free.issuperset(sources):
@@ -174,13 +175,14 @@ def _require_made_up(users: Sequence[CanaryUser], reading: RowReading) -> None:
     real = next((user.canary.kind for user in users if user.has_form), None)
     if real is not None and reading.format.has_pairs:
         raise InputError(
-            f"canaries: kind '{real}' takes users' rows, which are preference pairs. Choose a kind with made-up"
-            " users, such as rare_phrase"
+            f"canaries: kind '{real}' takes users' rows, but these rows are preference pairs. Choose a kind with"
+            " made-up users, such as rare_phrase"
         )
 
 
 def _require_seen(users: Sequence[CanaryUser], base: LanguageModel, config: RunConfig) -> None:
-    """Raise InputError for a record without counted tokens for training or the attack. It would look safe untrained."""
+    """Raise InputError for a record without counted tokens for training or the attack. Such a record would look safe,
+    because training does not use it."""
     length, most = config.finetune.sequence_length, config.attack.max_characters
     for user in users:
         documents, kind = [record.document for record in user.records], user.canary.kind

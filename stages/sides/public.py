@@ -1,4 +1,4 @@
-"""Public users of a run: those who pre-train its base model, and those whose gradients pick the layers for adapters."""
+"""Public users of a run. They pre-train the base model, or their gradients pick the layers for adapters."""
 
 import itertools
 from collections.abc import Iterator
@@ -49,7 +49,8 @@ class PublicRows:
 
 
 def template_of_run(config: RunConfig) -> ChatTemplate:
-    """Return the template that writes a run's messages. Raises InputError if the base model's tokenizer has none."""
+    """Return the template that writes a run's messages. Raises InputError if the base model's tokenizer has no
+    template."""
     file, options = config.corpus.template, config.corpus.template_options or {}
     if config.model.pretrain is not None:
         # Its tokenizer is not trained yet.
@@ -65,7 +66,7 @@ def pretraining_rows(config: RunConfig, run: PublicRows, taken: frozenset[str], 
 
     Args:
         run: the run's own corpus.
-        taken: its users who are audited, or whose loss chooses the checkpoint.
+        taken: users of the run's corpus who are audited, or choose the checkpoint by their loss.
         reporter: receives the number of skipped rows.
 
     Raises:
@@ -85,7 +86,7 @@ def pretraining_rows(config: RunConfig, run: PublicRows, taken: frozenset[str], 
 def saliency_rows(config: RunConfig, run: PublicRows, taken: frozenset[str], reporter: Reporter) -> PublicRows:
     """Return the rows whose gradients pick the layers for adapters; none if the config names the layers.
 
-    Arguments as of ``pretraining_rows``.
+    For the arguments see ``pretraining_rows``.
 
     Raises:
         InputError: the public corpus cannot be read, has another form than the run's, or has a user of the run's corpus
@@ -101,14 +102,14 @@ def saliency_rows(config: RunConfig, run: PublicRows, taken: frozenset[str], rep
         reading = _reading(config, asked.source, config.finetune.loss_on)
         if reading.format is not run.reading.format:
             raise InputError(
-                f"model.saliency.source: its rows are {reading.format}, but rows of the run's corpus are"
+                f"model.saliency.source: the rows are {reading.format}, but rows of the run's corpus are"
                 f" {run.reading.format}: give public users' rows of the same form"
             )
         there = _opened(asked.source, reading, "users of model.saliency", reporter)
         chosen = _selected(config, asked, there, frozenset(), "saliency")
         _require_others(chosen, run.store)
     if not chosen.rows:
-        raise InputError("model.saliency selects no user who is not audited: widen its users, or give a source")
+        raise InputError("model.saliency selects no unaudited user: widen model.saliency.users, or give a source")
     return chosen
 
 
@@ -130,7 +131,7 @@ def _opened(source: CorpusSource, reading: RowReading, called: str, reporter: Re
 def _selected(
     config: RunConfig, asked: PublicTexts, there: PublicRows, taken: frozenset[str], purpose: str
 ) -> PublicRows:
-    """Return the rows of the users that a rule admits and who are not in ``taken``, limited per user by the config."""
+    """Return the rows of users who pass the rule and are not in ``taken``. The config limits the rows per user."""
     users = select_users(there.store, asked.users, taken=taken, seed=config.seed, purpose=purpose).users
     limit = asked.max_records_per_user
     rows = [row for user in users for row in list(there.store.rows(user))[:limit]]

@@ -1,7 +1,7 @@
 """The corpus as text sampling reads it: authors and names of training records, records that caps keep, exposed users.
 
-heldin applies caps to the training records of all users before it draws any coin. The slot of a held-out person's
-record stays empty, and nobody else gets it (docs/theory.md#caps-and-fixed-incidence).
+heldin applies caps to the training records of all users before it draws any coin. The slot of a non-member's record
+stays empty, and nobody else gets the slot (docs/theory.md#caps-and-fixed-incidence).
 """
 
 from collections.abc import Sequence
@@ -31,7 +31,7 @@ _NOBODY = -1
 
 @dataclass(frozen=True, eq=False)
 class Slots:
-    """The authors of a run's training records and the people named in them. Row numbers are the corpus's.
+    """The authors of a run's training records and the people named in them. Row numbers are those in the corpus.
 
     Attributes:
         users: all users with training records, members or not.
@@ -48,7 +48,7 @@ class Slots:
     caps: Statement | None
 
     def removal(self, rows: npt.NDArray[np.integer]) -> Removal | None:
-        """Return what the caps remove from these rows; None without caps."""
+        """Return the records that the caps remove from these rows; None without caps."""
         if self.caps is None:
             return None
         out = rows[~self.kept[rows]]
@@ -58,8 +58,8 @@ class Slots:
         """Count how many of these rows each user wrote or is named in, and how many name each entity.
 
         Returns:
-            Counts of the users and counts of the entities with at least one row. The second is None without a source of
-            entities.
+            Counts of the users and counts of the entities with at least one row. The counts of entities are None
+            without a source of entities.
         """
         of_users = np.bincount(self.authors[rows], minlength=len(self.users))
         if self.named is None:

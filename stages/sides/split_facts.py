@@ -99,7 +99,7 @@ def _count(database: duckdb.DuckDBPyConnection, condition: str) -> int:
 
 
 def _marks(data: RunData) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.uint8], npt.NDArray[np.int32]]:
-    """Return, for each row, the number of its user and its use; also the numbers of held-out users."""
+    """Return, for each row, the number of its user and its use; also the numbers of the users who are non-members."""
     store, ledger, parts = data.store, data.ledger, data.ledger.parts
     ranges = {user: store.rows(user) for user in store.users}
     size = max(span.stop for span in ranges.values())

@@ -1,4 +1,4 @@
-"""The layers that a run trains: those in its config, or those that the gradients of public users pick."""
+"""The layers that a run trains: the layers in its config, or the layers that the gradients of public users pick."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -28,8 +28,8 @@ def with_picked_layers(
     Args:
         base: the model before training; unchanged afterwards.
         reporter: receives the choice.
-        file: keeps the choice, for a later call with the same model and texts: another machine could pick otherwise
-            where two layers are nearly equal. None: a file in the cache.
+        file: file that stores the choice for later calls with the same model and texts, because another machine could
+            pick differently between two nearly equal layers. None: a file in the cache.
 
     Raises:
         InputError: a public text has the wrong form, no gradient is finite, or ``file`` is damaged.
@@ -55,7 +55,7 @@ def with_picked_layers(
 
 
 def picked_layers(config: RunConfig, run: Path) -> PickedLayers | None:
-    """Return the layers that public users picked in a run folder; None if the config names them.
+    """Return the layers that public users picked in a run folder; None if the config names the layers.
 
     Raises InputError if the file in the folder is missing or damaged.
     """
@@ -67,7 +67,7 @@ def picked_layers(config: RunConfig, run: Path) -> PickedLayers | None:
 
 
 def _records_of_users(config: RunConfig, corpus: CorpusData, base: LanguageModel) -> Sequence[Contribution]:
-    """Return the tokens of each public user's records, as training would see them."""
+    """Return the tokens of each public user's records, in the form for training."""
     public, reading = corpus.saliency, corpus.saliency.reading
     documents = [document for batch in public.documents() for document in batch]
     documents = counting(documents, reading.counting, reading.loss)

@@ -66,7 +66,7 @@ def scored_base(config: RunConfig, base_name: str) -> LanguageModel:
 def require_arithmetic(config: RunConfig) -> None:
     """Check, before any input is read, that the device exists and supports the arithmetic in the config.
 
-    Raises InputError if not.
+    Raises InputError if the device or its arithmetic is missing.
     """
     device = default_device()
     if spreads():
@@ -77,8 +77,8 @@ def require_arithmetic(config: RunConfig) -> None:
 
 
 def check_references(config: RunConfig, corpus: CorpusData) -> None:
-    """Check before training that no reference will stop the run later. Raises InputError if a model or public users are
-    missing."""
+    """Check all references before training, so no reference stops the run later. Raises InputError if a model or public
+    users are missing."""
     for name in named_references(config):
         require_model(name)
     for spec in config.attack.references:
@@ -163,5 +163,5 @@ class _RunTraining(ReferenceTraining):
         taken = frozenset((*self.corpus.audited.users, *validation))
         admitted = select_users(store, users, taken=taken, seed=self.config.seed, purpose="reference").users
         if not admitted:
-            raise InputError("attack.references: 'public' selects no user who is not audited. Widen its users")
+            raise InputError("attack.references: 'public' selects no unaudited user. Widen the users of this reference")
         return [row for user in admitted for row in list(store.rows(user))[:most]]

@@ -1,4 +1,4 @@
-"""The objective of a run, and documents as its training sees them."""
+"""The objective of a run, and documents in the form for training."""
 
 from collections.abc import Sequence
 
@@ -31,8 +31,8 @@ def objective_of(recipe: Recipe, form: RowFormat) -> Objective:
     stated = {"objective": recipe.objective, "beta": recipe.beta, "label_smoothing": recipe.label_smoothing or None}
     if wrong := next((key for key, value in stated.items() if value is not None), None):
         raise InputError(
-            f"finetune.{wrong} is {stated[wrong]}, which needs preference pairs (columns chosen and rejected), but"
-            f" the rows are {form}: leave it out"
+            f"finetune.{wrong} = {stated[wrong]} needs preference pairs (columns chosen and rejected), but the rows"
+            f" are {form}: leave finetune.{wrong} out"
         )
     return LANGUAGE_MODELLING
 

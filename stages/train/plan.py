@@ -2,8 +2,8 @@
 
 A plan also contains the steps on the data before training, and the assumptions of its guarantee.
 
-The plan of a private run does not depend on the private records. The number of steps of a plain run does. ``plan_fit``
-compares a plan with the records.
+The plan of a private run does not depend on the private records. The number of steps of a plain run does depend on
+them. ``plan_fit`` compares a plan with the records.
 """
 
 from pathlib import Path
@@ -69,7 +69,7 @@ def mechanism_of(config: RunConfig, *, plain_steps: int, clip_norm: float | None
     Args:
         plain_steps: number of steps of plain training, which depends on the data; a private run has its number in the
             config.
-        clip_norm: clip norm for a clipping defense without one.
+        clip_norm: clip norm for a clipping defense without a clip norm.
     """
     defense = config.defense
     given = Given(
@@ -180,7 +180,8 @@ def optimizer_lines(config: RunConfig, mechanism: Mechanism) -> list[str]:
 def require_mechanism(config: RunConfig) -> None:
     """Check that the config defines a valid mechanism, before a corpus is read or a model is pre-trained.
 
-    Raises InputError if not, for example if the cohort exceeds the population, or the epsilon needs no noise.
+    Raises InputError for an invalid mechanism, for example if the cohort exceeds the population, or the epsilon needs
+    no noise.
     """
     mechanism_of(config, plain_steps=1, clip_norm=1.0)
 
@@ -192,15 +193,16 @@ def configured_mechanism(config: RunConfig, plan: Mechanism, plain_steps: int) -
 
 
 def read_run_config(folder: Path) -> RunConfig:
-    """Return the config in a run folder. Raises InputError if it is missing or damaged."""
+    """Return the config in a run folder. Raises InputError if the config is missing or damaged."""
     path = folder / "config.yaml"
     if not path.is_file():
-        raise InputError(f"'{path}' is missing, and the run cannot be checked without it: restore it")
+        raise InputError(f"'{path}' is missing, so heldin cannot check the run: restore this file")
     return parse_config(read_yaml(path), str(path))
 
 
 def _checkpoint(config: RunConfig) -> Checkpoint:
-    """Return the users whose validation loss selects the checkpoint or stops training; "last_step" if no users do."""
+    """Return the users whose validation loss selects the checkpoint or stops training; "last_step" if no users select
+    it."""
     if not config.finetune.looks_at_validation:
         return "last_step"
     return "public_validation" if config.finetune.select is Select.BEST_PUBLIC else "protected_validation"
@@ -228,7 +230,7 @@ def refuse_copies(out: Path) -> None:
 
 
 def assumptions(config: RunConfig) -> tuple[Statement, ...]:
-    """Return the guarantee's assumptions, which are printed with epsilon: base model, records, names."""
+    """Return the guarantee's assumptions about base model, records and names, for printing with epsilon."""
     defense = config.defense
     entities = Assumption.ENTITIES_PUBLIC() if defense.protects_named else None
     if config.model.pretrain is None:
@@ -281,12 +283,12 @@ def data_steps(config: RunConfig) -> tuple[DataStep, ...]:
 
 
 def _of_slots(name: Statement, *, user_local: bool = True) -> DataStep:
-    """Return a step that counts and selects records by user, id and position. It does not read text."""
+    """Return a step that counts and selects records by user, id and position. The step does not read text."""
     return DataStep(name=name, user_local=user_local, record_local=False, slots_only=True)
 
 
 def _preset_steps(config: RunConfig) -> list[DataStep]:
-    """Return the steps of a corpus preset, which change rows before they become records."""
+    """Return the steps of a corpus preset. These steps change rows before the rows become records."""
     preset = config.corpus.source.preset()
     if preset is None:
         return []

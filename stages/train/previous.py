@@ -59,7 +59,7 @@ def require_previous(config: RunConfig, out: Path) -> None:
     if config.previous is None and (plan := _plan_of_model(base)) is not None:
         raise InputError(
             f"model.base: '{base}' was trained on people's texts, as '{plan}' shows. List in previous the earlier"
-            " releases that used texts of the same people, or set previous to [] if there are none"
+            " releases that used texts of the same people, or set previous to [] if no earlier release used such texts"
         )
     weights = _weights_in(base)
     for release in config.previous or ():
@@ -107,7 +107,8 @@ def keep_previous(config: RunConfig, out: Path, say: Callable[[str], object]) ->
 
 
 def earlier_facts(config: RunConfig, mechanism: Mechanism, out: Path) -> EarlierReleases | None:
-    """Return the record's facts about earlier releases; None if the config does not say whether there are any."""
+    """Return the record's facts about earlier releases; None if the config does not state whether there are earlier
+    releases."""
     if config.previous is None:
         return None
     earlier = read_previous(config, out)
@@ -126,8 +127,8 @@ def all_together(mechanism: Mechanism, earlier: Sequence[Earlier]) -> Together:
     """Return the combined guarantee of the earlier releases and this release, at this plan's delta.
 
     A training may start from the model of an earlier release, such as preference tuning after a private fine-tuning.
-    Its privacy loss is then added to that model's. Under adaptive composition, the earlier release is an input like any
-    other (docs/theory.md#several-releases).
+    heldin then adds the privacy losses of the two trainings. Under adaptive composition, the earlier release is an
+    input like any other (docs/theory.md#several-releases).
 
     Raises InputError if no epsilon covers all releases.
     """
@@ -139,7 +140,7 @@ def all_together(mechanism: Mechanism, earlier: Sequence[Earlier]) -> Together:
 
 
 def _is_base(config: RunConfig, plan: str) -> bool:
-    """Return whether a training starts from the model that this plan released, with the same weights and tokenizer.
+    """Return whether a training starts from the model that this plan released, with unchanged weights and tokenizer.
 
     One equal file is not enough, because a shard that training did not change also occurs in models for other people.
     An adapter is not enough either, because its base may be any model.
@@ -165,7 +166,7 @@ def _plan_facts(release: Earlier) -> EarlierPlan:
 
 
 def _plan_of_model(folder: Path) -> Path | None:
-    """Return the plan of the training that made a model folder, for an export or a run; None if there is none."""
+    """Return the plan of the training that made a model folder, for an export or a run; None if there is no plan."""
     folder = folder.resolve()
     run = folder.parent.parent
     beside = [folder / PLAN, *([run / PLAN] if run / _MODEL_OF_RUN == folder else [])]
@@ -179,7 +180,7 @@ def _model_beside(plan: Path) -> Path:
 
 
 def _model_in(folder: Path) -> dict[str, str]:
-    """Return the digests, by name, of the files from which a model and its tokenizer are loaded."""
+    """Return the digests, by name, of the files from which heldin loads a model and its tokenizer."""
     return {file.name: file_sha256(file) for pattern in _OF_MODEL for file in folder.glob(pattern)}
 
 

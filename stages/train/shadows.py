@@ -1,7 +1,7 @@
 """Shadow models: repetitions of the run's training with coins of the attacker (Kandpal et al. 2024, Appendix B).
 
 The attacker here is ideal: it has the base model, the recipe and every user's records, and lacks only the coins. The
-result is an upper limit for attackers who cannot train such models. No verdict depends on it.
+result is an upper limit for attackers who cannot train such models. No verdict depends on this result.
 """
 
 import shutil
@@ -98,7 +98,8 @@ class Shadows:
 
 
 def _included(users: Sequence[str], models: int, seed: int) -> NDArray[np.bool_]:
-    """Return which users each shadow model is trained on, shape (models, users). Each user is in half of the models."""
+    """Return whether each shadow model is trained on each user, shape (models, users). Each user is in half of the
+    models."""
     included = np.zeros((models, len(users)), dtype=np.bool_)
     numbers = [str(number) for number in range(models)]
     for column, user in enumerate(users):
@@ -112,7 +113,7 @@ def _included(users: Sequence[str], models: int, seed: int) -> NDArray[np.bool_]
 def _shadow_run(
     config: RunConfig, data: RunData, base_name: str, users: Sequence[str], members: NDArray[np.bool_], number: int
 ) -> RunData:
-    """Return the data of a run with the attacker's coins. Its key has no other use."""
+    """Return the data of a run with the attacker's coins. The key of this run has no other use."""
     # Only the roles of those whom chance decides: users who are always in are known to the attacker to be in.
     roles = {user: Role.HELD_IN if member else Role.HELD_OUT for user, member in zip(users, members, strict=True)}
     # Not the run's own key: two models under one key differ by un-noised data (docs/theory.md#keys-and-coins).

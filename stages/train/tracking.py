@@ -51,8 +51,8 @@ class RunTrackers:
         self._say = say
 
     def log(self, values: Mapping[str, float | None], step: int, *, unnoised: bool) -> None:
-        """Log numbers at a step, except None and infinity. With ``unnoised``, only trackers that may receive un-noised
-        numbers get them."""
+        """Log numbers at a step, except None and infinity. With ``unnoised``, log only to trackers that may receive
+        un-noised numbers."""
         known = {name: value for name, value in values.items() if value is not None and math.isfinite(value)}
         if known:
             self._each(lambda name, tracker: _log(name, tracker, known, step), unnoised=unnoised)
@@ -126,8 +126,8 @@ def run_trackers(config: RunConfig, out: Path, say: Callable[[str], None]) -> It
         opened[name] = tracker, receives
         if not receives:
             say(
-                f"{name} receives no un-noised number of this private run. Set finetune.report_unnoised: true to send"
-                " them"
+                f"{name} receives no un-noised number of this private run. Set finetune.report_unnoised: true to"
+                " send these numbers"
             )
     write_text(out / TRACKERS, json.dumps({**kept, **{n.value: _id(n, tracker) for n, (tracker, _) in opened.items()}}))
     trackers = RunTrackers(opened, say)
@@ -267,7 +267,8 @@ def _is_private(config: RunConfig) -> bool:
 
 
 def is_remote(name: TrackerName) -> bool:
-    """Return whether a tracker sends data to another machine, or may do so. For MLflow, its open run decides."""
+    """Return whether a tracker sends data to another machine, or may do so. For MLflow, the address of the open run
+    decides."""
     match name:
         case TrackerName.TENSORBOARD:
             return False

@@ -54,7 +54,7 @@ def finetune(
     reporter: Reporter,
     log: Log | None = None,
 ) -> TrainingResult:
-    """Train under the mechanism on the records of all users who are not held out, and measure the curves meanwhile.
+    """Train under the mechanism on the records of all users except non-members, and measure the curves during training.
 
     Training calls ``log`` after each evaluation (see ``finetune.loop.train``).
     """
@@ -90,8 +90,8 @@ def finetune(
     )
     if recipe.looks_at_validation and recipe.select is not Select.BEST_PUBLIC and not curves.held_in_validation:
         raise InputError(
-            "finetune.select or finetune.patience needs validation texts of held-in users, but there are none. Set"
-            " finetune.select to last and finetune.patience to null, or raise split.evaluation_fraction"
+            "finetune.select or finetune.patience needs validation texts of members, but there are no such texts."
+            " Set finetune.select to last and finetune.patience to null, or raise split.evaluation_fraction"
         )
     objective = objective_of(recipe, data.corpus.reading.format)
     evaluate = CurveEvaluation(curves, base, objective, private=private is not None, spread=layout is not None)
@@ -136,7 +136,8 @@ def require_model_of_training(run: Path) -> None:
     ledger = load_ledger(run / "ledger")
     if ledger is None or not is_model_of_training(run, ledger.key):
         raise InputError(
-            f"'{run / 'checkpoints' / 'final'}' is not the model that training wrote: restore it, or run again"
+            f"'{run / 'checkpoints' / 'final'}' is not the model that training wrote: restore the model, or repeat"
+            " the run"
         )
 
 
@@ -150,7 +151,7 @@ def measured_clip_norm(
     """Return the smallest gradient norm of a plain run, for a clipping defense without a clip norm (Kandpal et al.,
     D.3).
 
-    The plain run comes first, with a copy of the base model. It can be resumed like any other run.
+    The plain run comes first, with a copy of the base model. heldin can resume the plain run like any other run.
 
     Args:
         base: the model before fine-tuning; it is not changed.
@@ -206,8 +207,8 @@ def training_records(
     objective = objective_of(recipe, form)
     if objective.rows > 1 and length is None:
         raise InputError(
-            "record_selection random_chunk trains on parts of texts, but the rows are preference pairs, which stay"
-            " whole: choose another record_selection"
+            "record_selection random_chunk trains on parts of texts, but heldin does not cut preference pairs:"
+            " choose another record_selection"
         )
     tokens = training_tokens(data, base, length, recipe.truncate, out / TOKENS, reporter)
     if not isinstance(objective, Preference):
@@ -230,13 +231,13 @@ def training_records(
 def training_tokens(
     data: RunData, base: LanguageModel, length: int | None, rule: Truncate, folder: Path, reporter: Reporter
 ) -> TokenStore:
-    """Return the tokens of the training rows. They are written to disk once, and all processes read them.
+    """Return the tokens of the training rows. heldin writes the tokens to disk once, and all processes read them.
 
     Args:
         base: model whose tokenizer makes the tokens.
         length: maximum number of tokens of a record in training; None: all.
         rule: rule for cutting longer records.
-        folder: folder for the tokens, readable by its owner only, because it shows who was trained on.
+        folder: folder for the tokens; only its owner can read it, because it shows the users in training.
 
     Raises:
         InputError: no record has a token with loss, or ``encode`` or ``token_store`` raises.
@@ -271,7 +272,7 @@ def _say_cut(tokens: TokenStore, reporter: Reporter) -> None:
     if tokens.cut.records and rank() == 0:
         reporter.say(
             f"tokens: {counted(tokens.cut.records, 'record')} longer than finetune.sequence_length lose"
-            f" {tokens.cut.dropped:,} tokens, {tokens.cut.counted:,} of which would count in the loss"
+            f" {tokens.cut.dropped:,} tokens. The loss would count {tokens.cut.counted:,} of these tokens"
         )
     if silent == len(tokens):
         raise InputError(
@@ -289,20 +290,20 @@ def _check_length(config: RunConfig, base: LanguageModel) -> None:
 
 
 def _bind_key(path: Path, job: str) -> None:
-    """Bind a run's key to one job. Raises InputError if it is bound to another job."""
+    """Bind a run's key to one job. Raises InputError if the key is bound to another job."""
     # two models under one key would differ by un-noised data, even if the first one's checkpoints are gone
     kept = kept_text(path)
     if kept is None:
         write_artefact(path, job)
     elif kept != job:
         raise InputError(
-            f"'{path.parent}' has the key of another private job (its corpus, membership, base model, mechanism or"
-            " recipe differ). One key serves one job: use a new run folder"
+            f"'{path.parent}' has the key of another private job (other corpus, membership, base model, mechanism"
+            " or recipe). One key serves one job: use a new run folder"
         )
 
 
 def plan_commitment(key: bytes, mechanism: Mechanism) -> str:
-    """Return a keyed hash of a training's plan. It reveals a change of plan, config and record together."""
+    """Return a keyed hash of a training's plan. The hash reveals a joint change of plan, config and record."""
     # Keyed: whoever edits plan and record together cannot make the hash that fits without the key.
     return hmac.digest(key, b"plan" + mechanism.model_dump_json().encode(), "sha256").hex()
 
@@ -314,7 +315,7 @@ def require_trained_under(run: Path, plan: Mechanism) -> None:
     if not plan.protects and not kept.exists():
         return
     if ledger is None or kept_text(kept) != plan_commitment(ledger.key, plan):
-        raise InputError(f"'{run / 'plan.json'}' is not the plan of the model's training: restore it")
+        raise InputError(f"'{run / 'plan.json'}' is not the plan of the model's training: restore this file")
 
 
 def _named(data: RunData) -> "Incidence":
@@ -325,7 +326,8 @@ def _named(data: RunData) -> "Incidence":
 
 
 def finished_training(folder: Path, config: RunConfig) -> TrainingResult:
-    """Return the training result of a finished run, from its last checkpoint. Raises InputError if there is none."""
+    """Return the training result of a finished run, from its last checkpoint. Raises InputError if there is no such
+    checkpoint."""
     state = finished_state(folder / "checkpoints" / "resume")
     chosen = state.best_step if config.finetune.keeps_best else state.step
     history = tuple(state.history)

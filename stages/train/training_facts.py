@@ -130,7 +130,7 @@ def _exposed(mechanism: Mechanism, data: RunData) -> list[ExposedShare]:
 
 
 def promise_facts(mechanism: Mechanism) -> dict[str, Any]:
-    """Return the record's facts about the guarantee, by field. They depend only on the plan."""
+    """Return the record's facts about the guarantee, by field. The facts depend only on the plan."""
     promise = mechanism.guarantee()
     holds = promise if isinstance(promise, Guarantee) else None
     ceiling = None

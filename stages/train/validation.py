@@ -1,7 +1,7 @@
 """Measurements during training: validation loss of members and non-members, and the attack's AUROC.
 
 Kandpal et al. (2024) show these curves in Figure 3. The training loop receives the measurements as a callback, without
-access to attacks or held-out users.
+access to attacks or non-members.
 """
 
 import math
@@ -24,7 +24,7 @@ from heldin.models.token_scores import TokenScores
 HELD_IN_LOSS = "held_in_loss"
 HELD_OUT_LOSS = "held_out_loss"
 PUBLIC_LOSS = "public_loss"
-_NOT_FINITE = "the validation loss is not finite after step {}"
+_NOT_FINITE = "the validation loss is not finite after step {}: lower finetune.learning_rate, and use a new run folder"
 
 
 @dataclass(frozen=True)
@@ -32,8 +32,8 @@ class CurveTexts:
     """Documents for the curves; only their counted parts are scored.
 
     Attributes:
-        held_in_attack: the attacker's texts of each held-in user.
-        held_out_attack: the attacker's texts of each held-out user.
+        held_in_attack: the attacker's texts of each member.
+        held_out_attack: the attacker's texts of each non-member.
     """
 
     held_in_validation: Sequence[Document]
@@ -44,10 +44,11 @@ class CurveTexts:
 
 
 class CurveEvaluation:
-    """Measures one point of the curves per call. The reference is the base model, which is scored once at the start.
+    """Measures one point of the curves per call. The reference is the base model, which heldin scores once at the
+    start.
 
     Plain training stops if a text has no finite log-probability. A private run must not stop because of one user's
-    text, since this would reveal the text (docs/theory.md#rules-of-a-private-step). Its curves omit such texts.
+    text, because this would reveal the text (docs/theory.md#rules-of-a-private-step). Its curves omit such texts.
     """
 
     def __init__(
@@ -124,9 +125,11 @@ class CurveEvaluation:
 
 
 def gap_auroc_correlation(history: Sequence[Mapping[str, float]]) -> float | None:
-    """Return the Spearman correlation between held-out minus held-in loss and the AUROC, over a run's evaluations.
+    """Return the Spearman correlation, over a run's evaluations, between the AUROC and the difference of losses
+    (non-members minus members).
 
-    None if there are fewer than three points, either is constant, or a group has no validation texts.
+    None if there are fewer than three points, the AUROC or the difference is constant, or a group has no validation
+    texts.
     """
     if not all(HELD_IN_LOSS in point and HELD_OUT_LOSS in point for point in history):
         return None

@@ -238,7 +238,7 @@ def test_both_models_score_the_same_characters(make_lm, tmp_path):
     found = score_attacks([ratio], cut, target, reference, ScoreCache(tmp_path))[0].value
     expected = score_texts(target, [long[:50]])[0].total - score_texts(reference, [long[:50]])[0].total
     assert found == pytest.approx(expected, abs=1e-3)
-    with pytest.raises(InputError, match=r"attack.max_characters is 0: it must be at least 1"):
+    with pytest.raises(InputError, match=r"attack.max_characters is 0: give at least 1"):
         AttackTexts({}, max_characters=0)
-    with pytest.raises(InputError, match="attack 'likelihood-ratio' needs a reference model: give one"):
+    with pytest.raises(InputError, match="attack 'likelihood-ratio' needs a reference model: give a reference model"):
         score_attacks([ratio], cut, target, None, ScoreCache(tmp_path))

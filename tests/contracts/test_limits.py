@@ -170,7 +170,7 @@ def test_an_underscore_is_no_part_of_a_number_in_a_text(call, tmp_path, text):
     code, _, err = call("bound", tmp_path / "scores.csv")
     assert (code, names(err, "row 22")) == (2, True)
     code, _, err = call("power", "--users", "100", "--auroc", "0.7", "--claim", f"epsilon={text},delta=1e-6")
-    assert (code, "must be numbers" in err) == (2, True)
+    assert (code, "is not a number" in err) == (2, True)
     code, _, err = call(
         "account", "uedp", "--users", "9", "--cohort", "3", "--steps", "3", "--holders", f"1,{text}"
     )  # fmt: skip

@@ -137,7 +137,9 @@ def _records(store):
     ids=["other columns", "lists", "text", "other XML", "empty"],
 )
 def test_files_of_another_format_are_one_line_that_says_what_was_found(name, write, found, tmp_path):
-    with pytest.raises(InputError, match=f"should be .*; found .*({found}|not XML|not an archive)") as caught:
+    with pytest.raises(
+        InputError, match=f"should be .*, but heldin found .*({found}|not XML|not an archive)"
+    ) as caught:
         _rows(PresetSource(PRESETS[name], write(tmp_path)))
     assert "\n" not in str(caught.value)
     # A file of another format may hold anybody's texts.

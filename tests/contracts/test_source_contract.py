@@ -178,14 +178,16 @@ def test_a_made_corpus_yields_the_schema_and_follows_its_parameters(tmp_path):
 
 @pytest.mark.parametrize("source", [Json, Csv, Parquet])
 def test_a_missing_file_is_named(source, tmp_path):
-    with pytest.raises(InputError, match=f"no such file: 'gone' in the current folder, '{Path.cwd()}'$"):
+    with pytest.raises(
+        InputError, match=f"no such file: 'gone' in the current folder, '{Path.cwd()}'. Correct the path$"
+    ):
         existing(Path("gone"))
-    with pytest.raises(InputError, match="no such file: '.*gone'$"):
+    with pytest.raises(InputError, match=r"no such file: '.*gone'\. Correct the path$"):
         source(tmp_path / "gone", COLUMNS).fingerprint()
 
 
 def test_a_dataset_that_cannot_be_loaded_is_one_line(tmp_path):
-    with pytest.raises(InputError, match="cannot load dataset 'no/such-dataset': [^\n]+$"):
+    with pytest.raises(InputError, match=r"cannot load dataset 'no/such-dataset' \([^\n]+$"):
         HuggingFace("no/such-dataset", columns=COLUMNS).fingerprint()
 
 

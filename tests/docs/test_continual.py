@@ -12,7 +12,7 @@ PAGE = (ROOT / "docs" / "continual.md").read_text(encoding="utf-8")
 STATED = ("population=1024, cohort=16", "steps=1000", "delta=1e-6", ".calibrated(2.0)")
 A_ROW = re.compile(r"^(\d+) releases: epsilon ([\d.]+)$", re.MULTILINE)
 YEAR = re.compile(r"^epsilon of all releases together +([\d.]+)$", re.MULTILINE)
-SUM = re.compile(r"^sum of their own epsilons +(\d+) at delta ([\d.e-]+)$", re.MULTILINE)
+SUM = re.compile(r"^sum of the separate epsilons +(\d+) at delta ([\d.e-]+)$", re.MULTILINE)
 LEAVER = re.compile(r"\(above: ([\d.]+)\)")
 
 

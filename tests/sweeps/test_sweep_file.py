@@ -207,11 +207,11 @@ AXES = {f"finetune.{key}": TEN for key in ("learning_rate", "epochs", "weight_de
     [
         ({"blocks": 1e9}, "blocks"),
         ({"blocks": 10**9}, "blocks"),
-        ({"blocks": 6000}, "blocks x variants are 12,000 cells"),
+        ({"blocks": 6000}, "blocks x variants give 12,000 cells"),
         ({"axes": {"uls": {**AXES, "defense.clip_norm": TEN, "finetune.batch_size": [*range(1, 100)]}}}, "cells"),
         (
             {"tune": {"over": {"none": {**AXES, "finetune.batch_size": [*range(1, 100)]}}, "blocks": 1}},
-            "tune.blocks x tries are 99,000 cells",
+            "tune.blocks x tries give 99,000 cells",
         ),
         ({"resources": {"workers": 10**9}}, "resources.workers"),
     ],

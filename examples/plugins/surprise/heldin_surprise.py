@@ -19,6 +19,6 @@ class Surprise(TextAttack):
     def statistic(self, text: str, target: TokenScores, reference: TokenScores | None) -> float:
         """Return the mean difference in nats; higher means more likely a member."""
         if reference is None:
-            raise InputError(f"attack '{self.name}' needs a reference model")
+            raise InputError(f"attack '{self.name}' needs a reference model: give a reference model")
         rare = np.argsort(reference.logprobs)[: max(1, len(reference.logprobs) // 5)]
         return float((target.logprobs[rare] - reference.logprobs[rare]).mean(dtype=np.float64))
