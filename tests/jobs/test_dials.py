@@ -255,7 +255,7 @@ def test_references_that_are_trained_here_are_scored_in_the_precision_of_the_att
 def test_no_audited_user_is_read_by_a_reference_that_is_trained_here(turned_run, monkeypatch):
     read = []
     monkeypatch.setattr(
-        "heldin.stages.train.training.encode",
+        "heldin.stages.train.objectives.encode",
         lambda tokenizer, texts, length, truncation: read.extend(texts) or [[1, 2]],
     )
     monkeypatch.setattr("heldin.stages.train.models.train_once", lambda *_, **__: None)

@@ -103,7 +103,7 @@ def test_tables_are_csv_with_a_cell_for_every_number(call, finished, tmp_path):
         (["compare", finished, finished], ["auroc", "difference_low", *rates], 2),
         (account, ["group_size", "noise_multiplier"], 8),
         (["corpus", "stats", corpus], ["records_from", "records_to", "users"], 1),
-        (["config", "run", "finetune"], ["name", "allowed", "default", "meaning"], 33),
+        (["config", "run", "finetune"], ["name", "allowed", "default", "meaning"], 34),
         (["power", "--users", 100, "--auroc", 0.7], ["largest.one_run", "no_leak_found.users_needed"], 1),
         (["power", "--users", 100, "--auroc", 0.7, "--claim", "epsilon=1,delta=1e-5"], ["claims.in_reach"], 1),
         (["account", finished / "plan.json"], ["epsilon"], 1),
