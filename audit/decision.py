@@ -137,7 +137,7 @@ class ScoreEvidence:
     """One score of the family.
 
     Attributes:
-        name: the attack, the changed dial, and the rule that makes one score of a user's texts.
+        name: the attack, the changed setting, and the rule that combines the scores of a user's texts.
         auroc: AUROC over users.
         lower: lower end of the AUROC's simultaneous 95 % interval.
         upper: upper end of the AUROC's simultaneous 95 % interval.

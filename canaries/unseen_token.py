@@ -243,8 +243,8 @@ def signature(
         if len(chosen) == size:
             return tuple(chosen)
     raise InputError(
-        f"only {len(chosen)} rare tokens of this tokenizer survive decoding and encoding next to each other: lower"
-        " signature_tokens of the canaries"
+        f"this tokenizer has only {len(chosen)} rare tokens that stay the same when they are joined, decoded and encoded"
+        " again: lower signature_tokens of the canaries"
     )
 
 

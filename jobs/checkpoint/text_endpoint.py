@@ -73,7 +73,7 @@ class ReachedByText(OpenedModels):
     Attributes:
         remote: connection to the models.
         prompt: request that a chat puts before a text that is not a chat.
-        models: the endpoint models, by their names at the endpoint.
+        models: map from each model's name at the endpoint to the model.
         changed: whether each model changed, by its name at the endpoint; None if the server's answers always differ.
     """
 

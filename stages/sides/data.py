@@ -272,7 +272,7 @@ def _sample(data: RunData, users: list[str], part: Part, count: int, seed: int) 
 
 
 def known_texts(config: RunConfig, data: RunData, users: Sequence[str], which: Documents) -> dict[str, list[Document]]:
-    """Return the attacker's texts of each user.
+    """Return, for each user, the texts that the attacker has.
 
     Args:
         which: whether to return fresh texts or training texts.

@@ -163,5 +163,7 @@ class _RunTraining(ReferenceTraining):
         taken = frozenset((*self.corpus.audited.users, *validation))
         admitted = select_users(store, users, taken=taken, seed=self.config.seed, purpose="reference").users
         if not admitted:
-            raise InputError("attack.references: 'public' selects no unaudited user. Widen the users of this reference")
+            raise InputError(
+                "attack.references: 'public' selects no unaudited user. Select more users for this reference"
+            )
         return [row for user in admitted for row in list(store.rows(user))[:most]]

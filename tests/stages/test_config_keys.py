@@ -161,6 +161,7 @@ def test_kinds_of_installed_packages_are_listed_and_not_imported(call, tmp_path,
     assert [(block.name, block.kinds) for block in of_packages] == [
         ("corpus.source", ("forum",)),
         ("model.pretrain.source", ("forum",)),
+        ("model.saliency.source", ("forum",)),
         ("defense", ("mine",)),  # a name of heldin's own is heldin's
         ("canaries[]", ("poem",)),
         ("measures.gender", ()),
