@@ -243,8 +243,8 @@ def signature(
         if len(chosen) == size:
             return tuple(chosen)
     raise InputError(
-        f"this tokenizer has only {len(chosen)} rare tokens that stay the same when they are joined, decoded and encoded"
-        " again: lower signature_tokens of the canaries"
+        f"this tokenizer has only {len(chosen)} rare tokens that stay the same when they are joined, decoded and"
+        " encoded again: lower signature_tokens of the canaries"
     )
 
 
