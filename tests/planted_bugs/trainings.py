@@ -288,7 +288,7 @@ def _unlearned(place: Place) -> Path:
     loop = Loop()
     watch = loop.begin(place, model)
     loop.go_on(place, model, place.texts())
-    loop.weight, loop.epochs, loop.rate = lambda text, _: -1.0 if canary(text) else 1.0, 4, 1e-3
+    loop.weight, loop.epochs, loop.rate = lambda text, _: -1.0 if canary(text) else 1.0, 8, 1e-3
     loop.go_on(place, model, place.texts())
     return loop.end(place, model, watch, "model")
 
