@@ -192,7 +192,7 @@ def test_a_mechanism_that_needs_whole_models_is_refused_before_the_first_step(se
 @pytest.mark.slow
 def test_what_cannot_be_spread_is_one_line(job):
     _, run = job
-    assert "InputError finetune.shard is 4, but 1 process(es) train: start a multiple of 4 with torchrun" in run(
+    assert "InputError finetune.shard is 4, but 1 process(es) train: start a multiple of 4 processes" in run(
         "none", "private", 1, 4
     )
     assert "InputError finetune.shard is 2, but 3 process(es) train" in run("none", "private", 3, 2)
