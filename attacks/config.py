@@ -98,8 +98,8 @@ class AttackConfig(Section):
     documents: tuple[Documents, ...] = Field(("fresh",), min_length=1)
     """Documents of a user that the attacker has. fresh: documents that training never saw. training: records of the
     training part, for a stronger attacker. If the user is a member, training sees the records of the training part,
-    except for records that a cap, deduplication or de-identification removes or changes. The first entry is the primary
-    one.
+    except for records that a cap, deduplication or de-identification removes or changes. The primary attack uses the
+    first entry.
     """
     training_documents: Few = 32
     """Maximum number of records per user, if ``documents`` contains "training"."""

@@ -90,8 +90,8 @@ class Lora:
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """Probability of dropout on the adapters' inputs. Private training has no dropout, and needs the value 0."""
     modules_to_save: tuple[str, ...] = ()
-    """Names of layers in which heldin trains all parameters, and which it saves with the adapters, such as an lm_head
-    that is not tied.
+    """Names of layers, such as an lm_head that is not tied. heldin trains all parameters of these layers, and saves the
+    layers with the adapters.
     """
     rslora: bool = False
     """Whether to use rank-stabilised LoRA, with the scale alpha / sqrt(``rank``)."""
@@ -210,8 +210,9 @@ class Recipe:
     a third more time.
     """
     shard: Annotated[Few, Field(ge=2)] | None = field(default=None, repr=False)
-    """Number of processes that share one copy of the model (torch's FSDP2), started by torchrun; null: each process has
-    a copy."""
+    """Number of processes that share one copy of the model (torch's FSDP2); start these processes with torchrun. null:
+    each process has a copy.
+    """
     report_to: tuple[TrackerName, ...] = field(default=(), repr=False)  # changes no weight
     """Trackers that receive losses, epsilon, throughput, the answer and the report. Numbers that depend on membership
     reach the trackers only after the audit has decided the answer.
