@@ -75,7 +75,7 @@ class AttackConfig(Section):
     names: tuple[Annotated[str, NameOfKind(ATTACKS)], ...] = DEFAULT_ATTACKS
     """Attacks to run; by default all attacks of each level in ``access``."""
     primary: Annotated[str, NameOfKind(ATTACKS)] = "likelihood-ratio"
-    """The primary attack, which tests claims. It is one of ``names``, by default the first attack of the strongest
+    """The primary attack, which tests claims and must be one of ``names``; by default the first attack of the strongest
     level.
     """
     aggregations: tuple[Annotated[str, one_of(AGGREGATIONS)], ...] = ("mean", "min", "max")

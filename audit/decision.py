@@ -75,8 +75,8 @@ class DecisionConfig(Section):
     auroc: Annotated[float, Field(gt=0.5, lt=1)] = 0.60
     """Limit for "no leak found": the AUROC of every score must be below this limit at 95 % confidence."""
     tpr: Annotated[float, Field(gt=0, lt=1)] = 0.15
-    """Limit for "no leak found": every score's true-positive rate at ``fpr`` must also be below this limit, which must
-    be above ``fpr``.
+    """Limit for "no leak found": every score's true-positive rate at ``fpr`` must also be below this limit. The limit
+    must be above ``fpr``.
     """
     fpr: Annotated[float, Field(gt=0, le=0.1)] = 0.05
     """False-positive rate of the limit ``tpr``."""

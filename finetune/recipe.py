@@ -186,8 +186,9 @@ class Recipe:
     label_smoothing: Annotated[float, Field(ge=0, lt=0.5)] = field(default=0.0, repr=False)
     """Share of preference pairs in which dpo assumes that the two answers are swapped."""
     evaluations: Few = 10
-    """Number of evaluations, which measure losses and AUROC at evenly spaced steps; the last evaluation is after the
-    last step."""
+    """Number of evaluations at evenly spaced steps. Each evaluation measures losses and AUROC; the last one is after
+    the last step.
+    """
     checkpoint_every: Count = 200
     """Number of steps between resumable checkpoints."""
     select: Select = Select.BEST
@@ -196,11 +197,11 @@ class Recipe:
     or last.
     """
     patience: Count | None = None
-    """Training stops after this many evaluations in a row without a lower validation loss; null: training never stops
-    early.
+    """Number of evaluations in a row without a lower validation loss after which training stops; null: training never
+    stops early.
     """
     group_by_length: bool = True
-    """Whether batches contain records of similar length, which saves padding. The order of the batches is random."""
+    """Whether each batch has records of similar length, to save padding. The order of the batches is random."""
     precision: Precision = Precision.AUTO
     """Precision of the forward and backward pass; weights and optimizer stay in fp32. auto: bf16 on a GPU that supports
     bf16, else fp32.

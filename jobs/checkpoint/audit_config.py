@@ -64,7 +64,7 @@ class EndpointConfig(Section):
     max_price: NotNegative | None = None
     """Maximum cost, in the currency of the price; heldin refuses an audit that costs more. null: no limit."""
     max_minutes: Positive | None = None
-    """Maximum number of minutes at the maximum request rate; heldin refuses an audit that takes longer. null: no limit.
+    """Maximum number of minutes; heldin refuses an audit that takes longer at the maximum request rate. null: no limit.
     """
 
     @model_validator(mode="after")
