@@ -75,7 +75,7 @@ class AttackConfig(Section):
     names: tuple[Annotated[str, NameOfKind(ATTACKS)], ...] = DEFAULT_ATTACKS
     """Attacks to run; by default all attacks of each level in ``access``."""
     primary: Annotated[str, NameOfKind(ATTACKS)] = "likelihood-ratio"
-    """The primary attack, which tests claims. It is one of ``names``, by default the first attack of the strongest
+    """The primary attack, which tests claims and must be one of ``names``; by default the first attack of the strongest
     level.
     """
     aggregations: tuple[Annotated[str, one_of(AGGREGATIONS)], ...] = ("mean", "min", "max")
@@ -98,8 +98,8 @@ class AttackConfig(Section):
     documents: tuple[Documents, ...] = Field(("fresh",), min_length=1)
     """Documents of a user that the attacker has. fresh: documents that training never saw. training: records of the
     training part, for a stronger attacker. If the user is a member, training sees the records of the training part,
-    except for records that a cap, deduplication or de-identification removes or changes. The first entry is the primary
-    one.
+    except for records that a cap, deduplication or de-identification removes or changes. The primary attack uses the
+    first entry.
     """
     training_documents: Few = 32
     """Maximum number of records per user, if ``documents`` contains "training"."""

@@ -106,7 +106,7 @@ class PublicReference(ReferenceConfig):
 
     kind: Literal["public"]
     users: UserFilter = UserFilter(min_records=1)
-    """Users for this fine-tuning, among the unaudited users."""
+    """The unaudited users on whose texts heldin fine-tunes this reference."""
     max_records_per_user: Count | None = None
     """Maximum number of records per user; heldin takes the first records. null: all."""
 

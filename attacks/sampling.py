@@ -21,7 +21,9 @@ class SamplingConfig(Section):
     turns as there are cuts.
     """
     samples: Few = 16
-    """Number of continuations of each beginning, for level text. A different number makes a different audit."""
+    """Number of continuations of each beginning, for level text. If you change this number, heldin starts another
+    audit.
+    """
     tokens: Annotated[int, Field(ge=4, le=4096)] = 32
     """Number of tokens of a continuation. heldin compares the continuation with at most this number of words from the
     rest of the text.
@@ -37,9 +39,9 @@ class SamplingConfig(Section):
     or 20.
     """
     prompt: str | None = None
-    """Prompt for a chat endpoint, which comes before the beginning of a text that is not a chat. null: "Continue this
-    text. Write only what comes next." and an empty line. Models on this machine, and endpoints without --chat, get only
-    the beginning.
+    """Prompt for a chat endpoint. heldin puts this prompt before the beginning of a text that is not a chat. null:
+    "Continue this text. Write only what comes next." and an empty line. Models on this machine, and endpoints without
+    --chat, get only the beginning.
     """
     refusals: Literal["empty", "left out"] = "empty"
     """Score of a refusal. empty: the score of a continuation without words. left out: only the other samples of the

@@ -39,14 +39,14 @@ class AuditConfig(Section):
     validation_texts: Count = 400
     """Maximum number of members' validation texts on which an evaluation measures the loss."""
     test_texts_per_user: Count = 10
-    """Maximum number of test texts per non-member on which the chosen checkpoint's loss is measured."""
+    """Maximum number of test texts per non-member. heldin measures the loss of the chosen checkpoint on these texts."""
     curve_users: Annotated[Count, Field(ge=50)] = 2000
     """Maximum number of audited users whose texts an evaluation scores. heldin chooses these users regardless of
     membership.
     """
     exposure_users: Annotated[Count, Field(ge=50)] = 5000
-    """Maximum number of members in the comparison of exposure with a member's texts. heldin compares the words of these
-    members with the words of the same number of other users.
+    """Maximum number of members in the analysis that relates a member's exposure to the member's texts. heldin compares
+    the words of these members with the words of the same number of other users.
     """
     curve_texts_per_user: Count = 5
     """Maximum number of the attacker's texts per user in an evaluation, for the AUROC during training."""
@@ -75,8 +75,8 @@ class DecisionConfig(Section):
     auroc: Annotated[float, Field(gt=0.5, lt=1)] = 0.60
     """Limit for "no leak found": the AUROC of every score must be below this limit at 95 % confidence."""
     tpr: Annotated[float, Field(gt=0, lt=1)] = 0.15
-    """Limit for "no leak found": every score's true-positive rate at ``fpr`` must also be below this limit, which must
-    be above ``fpr``.
+    """Limit for "no leak found": every score's true-positive rate at ``fpr`` must also be below this limit. The limit
+    must be above ``fpr``.
     """
     fpr: Annotated[float, Field(gt=0, le=0.1)] = 0.05
     """False-positive rate of the limit ``tpr``."""
@@ -85,8 +85,8 @@ class DecisionConfig(Section):
     tpr_level: Annotated[float, Field(gt=0, lt=1)] = 0.01
     """Maximum probability that the true-positive rates at low false-positive rates lead to "leaks" by chance."""
     redraws: Annotated[Count, Field(le=10**8)] = REDRAWS  # a planted audit asks for more at each look
-    """Number of redraws of the assignment in the joint test of all scores. ``auroc_level`` and ``tpr_level`` need a
-    minimum number.
+    """Number of redraws of the assignment in the joint test of all scores. A smaller ``auroc_level`` or ``tpr_level``
+    needs more redraws.
     """
     require: tuple[RequirementConfig, ...] = ()
     """The organisation's limits, in the form of a sweep's rule. The limits decide the recommendation of the report, and

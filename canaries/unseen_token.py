@@ -49,8 +49,8 @@ class UnseenTokenCanaries(NumberedCanaries):
     value "corpus" reads every user's records, so it voids a user-level epsilon.
     """
     disjoint: bool = False
-    """Whether no two canary users share a token. Disjoint users need users x signature_tokens different tokens. If
-    users share tokens, one user's records change another user's score, so private training hides single users.
+    """If true, no two canary users share a token. Such users need users x signature_tokens different tokens. If false,
+    one user's records change another user's score, so private training hides the effect of a single user.
     """
 
     @property

@@ -73,7 +73,8 @@ AssignmentOption = Annotated[
     ),
 ]
 TrainingOption = Annotated[
-    Path | None, typer.Option("--training", help="Training data to search for these texts.", rich_help_panel=KNOWN)
+    Path | None,
+    typer.Option("--training", help="Training data to search for the texts.", rich_help_panel=KNOWN),
 ]
 TextsOption = Annotated[
     Literal["fresh", "training"] | None,
@@ -129,8 +130,8 @@ def audit(
 ) -> None:
     """Audit a model with texts by members and non-members.
 
-    Give --model, --reference, --held-in and --held-out. heldin corpus formats lists row formats. If heldin is killed,
-    the same command resumes. --assignment coin declares an independent fair coin per user, not an exact half.
+    Give --model, --reference, --held-in and --held-out. To list the row formats, run: heldin corpus formats. If heldin
+    is killed, the same command resumes. Give --assignment coin only if an independent fair coin decided for each user.
     """
     _audit(called, config, set_, out, fail_on, json=json, verbose=verbose, html=html)
 
@@ -192,8 +193,8 @@ def audit_endpoint(
 ) -> None:
     """Audit a model behind an OpenAI-compatible endpoint.
 
-    Attackers use the server's strongest access, or --access. The reference endpoint:NAME is on the server; heldin loads
-    others locally. Without --tokenizer, heldin sends text. --max-tokens-sent 0 prints only the cost.
+    Attackers get the server's strongest access, unless you give --access. heldin loads references on this machine,
+    except endpoint:NAME. Without --tokenizer, heldin sends texts. To print only the cost, give --max-tokens-sent 0.
     """
     _audit(called, config, set_, out, fail_on, json=json, verbose=verbose, html=html)
 

@@ -46,15 +46,14 @@ app = typer.Typer(
 Paths = Annotated[
     list[Path],
     typer.Argument(
-        help="Files or folders; heldin corpus formats lists the formats. heldin appends the paths to one corpus, in"
-        " order."
+        help="Files or folders, read in order as one corpus. To list the formats, run: heldin corpus formats."
     ),
 ]
 PresetName = Annotated[
     str | None,
     typer.Option(
         "--preset",
-        help="Preset for a local copy of a paper's dataset; heldin corpus presets lists the presets.",
+        help="Preset for a local copy of a paper's dataset. To list the presets, run: heldin corpus presets.",
     ),
 ]
 

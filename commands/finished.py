@@ -163,8 +163,8 @@ def compare(
     """Compare finished runs side by side.
 
     heldin prints epsilon, validation loss, AUROC, TPR at low FPR, bound on AUROC, answer and verdict. With --out, it
-    also draws AUROC and loss against --over, ROC curves, and canary users by substring length. For the folder of a
-    sweep, it prints the table of heldin sweep.
+    also draws ROC curves, AUROC and loss against the key in --over, and the AUROC of canary users for each substring
+    length. For the folder of a sweep, it prints the table of heldin sweep.
     """
     if len(runs) == 1 and (runs[0] / "sweep.json").is_file():
         from heldin.commands.sweep import print_sweep

@@ -151,8 +151,8 @@ def account(
     --group-size examples per user (their Theorem 1), epsilon per user. group: like els, with exactly --group-size
     examples per user (Chua et al.). example: epsilon per example, and per user only with --group-size. user-entity:
     text sampling, epsilon for each number of texts that a person wrote or is named in. uedp: the epsilon that Lai et
-    al. claim, and the epsilon that holds. compose: one epsilon for all releases about the same people, from plans that
-    were fixed beforehand.
+    al. claim, and the epsilon that the mechanism guarantees. compose: one epsilon for all releases about the same
+    people, from plans that were fixed beforehand.
     """
     given = {name: value for name, value in context.params.items() if value is not None}
     for name in ("kind", "plans", "json", "csv"):
@@ -297,9 +297,9 @@ def choose(
 
     heldin compares the noise in sums of gradients over steps, for each ULS group size (with and without banded noise)
     and for ELS. Without --public-texts, each clip norm counts as 1, and heldin names the training with the least noise.
-    With --public-texts, heldin estimates clip norms and the ELS group size from these texts, and Estimate-and-Double
-    chooses (Charles et al., section 6). The last lines state how many made-up users a training needed to keep half, and
-    three quarters, of the gain of plain training (docs/users.md).
+    With --public-texts, heldin estimates clip norms and the ELS group size from these texts, and chooses by
+    Estimate-and-Double (Charles et al., section 6). The last lines state with how many made-up users a training kept
+    half of the gain of plain training, and three quarters (docs/users.md).
     """
     from heldin.audit.users_ladder import least_table, least_users, read_ladder
     from heldin.base.progress import reporter_for_this_terminal

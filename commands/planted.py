@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 
 def plant(
-    config: Annotated[Path, typer.Argument(dir_okay=False, help="Config file; heldin config plant lists the keys.")],
+    config: Annotated[Path, typer.Argument(dir_okay=False, help="Config file. To list keys: heldin config plant.")],
     out: Out = None,
     canaries_only: Annotated[
         bool, typer.Option("--canaries-only", help="Audit only canary users; all real users are members.")
@@ -57,7 +57,10 @@ def plant(
         ),
     ] = None,
     looks: Annotated[
-        int | None, typer.Option(help="Number of checkpoints to audit, which share one error probability.")
+        int | None,
+        typer.Option(
+            help="Number of checkpoints to audit. heldin divides the error probability among the checkpoints."
+        ),
     ] = None,
     set_: Set = None,
     skip_bad_rows: SkipBad = False,
@@ -72,9 +75,9 @@ def plant(
     """Prepare an audit of a training that someone else runs.
 
     heldin draws a coin for each audited user, and writes a training set to training/ in the --out folder. This set has
-    the name, format and columns of your set. The new set contains rows of canary users, and no rows of non-members. You
-    may send manifest.json with this set. Keep ledger/ to yourself. After training, run heldin audit-planted FOLDER
-    --model MODEL with the --out folder. If heldin is killed, the same command resumes.
+    the name, format and columns of your set. It contains rows of canary users, and no rows of non-members. You may send
+    manifest.json too. Keep ledger/ to yourself. If heldin is killed, the same command resumes. After training, run:
+    heldin audit-planted OUT --model MODEL.
     """
     from heldin.base.progress import reporter_for_this_terminal
     from heldin.planting.plant import plant as do
@@ -164,9 +167,9 @@ def audit_planted(
 ) -> None:
     """Audit a model that was trained on a set from heldin plant.
 
-    heldin plant drew the members and fixed users, texts and attacks, so results can be certified. A --claim states its
-    unit, as in epsilon=8,delta=1e-6,unit=user. The contradiction of a claim is certified if every condition was checked
-    or declared. heldin config audit endpoint lists the options of an endpoint.
+    Before training, heldin drew the members and fixed users, texts and attacks, so results can be certified. A --claim
+    states its unit, as in epsilon=8,delta=1e-6,unit=user. If a claim is contradicted, this finding is certified if
+    every condition was checked or declared. To list the options of an endpoint, run: heldin config audit endpoint.
     """
     from heldin.base.progress import reporter_for_this_terminal
     from heldin.planting.audit import audit_planted as do

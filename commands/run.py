@@ -31,7 +31,9 @@ if TYPE_CHECKING:
 
 
 def run(
-    config: Annotated[Path, typer.Argument(dir_okay=False, help="Config file; heldin config run lists the keys.")],
+    config: Annotated[
+        Path, typer.Argument(dir_okay=False, help="Config file. To list its keys, run: heldin config run.")
+    ],
     out: Out = None,
     set_: Set = None,
     check: Annotated[

@@ -33,7 +33,7 @@ LISTS = {"differs", "ceiling", "canaries", "bands"}
 
 def sweep(
     file: Annotated[
-        Path, typer.Argument(dir_okay=False, help="YAML file of the sweep; heldin config sweep lists the keys.")
+        Path, typer.Argument(dir_okay=False, help="YAML file of the sweep. To list its keys, run: heldin config sweep.")
     ],
     out: Out = None,
     set_: Set = None,

@@ -36,7 +36,8 @@ def retrain(
         Path, typer.Argument(dir_okay=False, help="Config file of a run; heldin tests its training and plan.")
     ],
     trainings: Annotated[
-        int, typer.Option(min=2, help="Number of trainings, each with the worst-case user with probability 1/2.")
+        int,
+        typer.Option(min=2, help="Number of trainings. Each training has the worst-case user with probability 1/2."),
     ] = 200,
     set_: Set = None,
     out: Annotated[
@@ -204,8 +205,8 @@ def white_box(
     """Audit the code of a trainer: watch and check each step.
 
     Coins decide which canary users each training includes. Without --step, the command audits the trainer of heldin.
-    With --step, it audits your step function, which has the signature in docs/white-box.md, or Opacus
-    (heldin.white_box.opacus_step:opacus), in one process.
+    With --step, it audits your step function in one process. docs/white-box.md has the signature of this function. To
+    audit Opacus, give --step heldin.white_box.opacus_step:opacus.
 
     Exit codes: 0 no alarm; 3 the accountant's curve is contradicted; 6 the trainer runs the stated mechanism only on
     finite input (0 with --accept non-finite); 7 the trainer does not run the stated mechanism.

@@ -30,10 +30,11 @@ class CorpusConfig(Section):
     user.
     """
     format: RowFormat | None = None
-    """How rows hold their text. text: a column of text. messages: a list of messages with role and content.
-    conversations: a list of turns with from and value. prompt-completion: the columns prompt and completion, as text or
-    messages. preference: the columns chosen and rejected, and a prompt. null: heldin decides by the columns of the
-    first row. ``columns.text`` may name the column of messages."""
+    """Format of the rows. text: a column of text. messages: a list of messages with role and content. conversations: a
+    list of turns with from and value. prompt-completion: the columns prompt and completion, as text or messages.
+    preference: the columns chosen and rejected, and a prompt. null: heldin decides by the columns of the first row.
+    ``columns.text`` may name the column of messages.
+    """
     turns: Counting | None = None
     """Turns of a row that deduplication, caps, statistics and canary users use; null: the turns in finetune.loss_on.
     heldin searches all turns for entities, because a model reads all turns.
@@ -52,8 +53,8 @@ class CorpusConfig(Section):
     other unusable row is an error.
     """
     public_validation: UserFilter | None = None
-    """Separate users who are neither audited nor in training. Their loss chooses the checkpoint (finetune.select:
-    best_public). null: none.
+    """Users who are neither audited nor in training. With finetune.select: best_public, the loss on their texts chooses
+    the checkpoint. null: none.
     """
     users: UserFilter = UserFilter(min_records=20)
     """The audited users. Each user needs at least 4 records: one for each of training, attacker, validation and test. A

@@ -34,11 +34,11 @@ class UserFilter:
     max_records: Count | None = None
     """Maximum number of records per user. heldin leaves out users with more records. null: no limit."""
     max_users: Count | None = None
-    """Maximum number of users, drawn by the run's seed; null: all users. A maximum voids a user-level epsilon;
-    ``fraction`` does not.
+    """Maximum number of users, drawn by the run's seed; null: all users. A maximum voids a user-level epsilon; to keep
+    this epsilon, use ``fraction``.
     """
     fraction: Annotated[float, Field(gt=0, le=1)] = 1.0
-    """Probability that a user participates, by a separate coin for each user."""
+    """Probability that heldin keeps a user; a separate coin decides for each user."""
 
     def admits(self, user: str) -> bool:
         """Return whether the name matches the patterns."""

@@ -76,7 +76,9 @@ class ClipQuantile(Choice):
     rate: Positive = 0.2
     """Rate of change: each step multiplies the clip norm by exp(-rate (share below the clip norm - quantile))."""
     share: float = Field(0.01, gt=0.0, lt=1.0)
-    """Share of the privacy budget for the counts. The noise on gradients becomes 1 / sqrt(1 - share) times as large."""
+    """Share of the privacy budget for the counts of units below the clip norm. The noise on gradients becomes 1 /
+    sqrt(1 - share) times as large.
+    """
 
     def next_norm(self, norm: float, below: float) -> float:
         """Return the clip norm of the next step, from this step's norm and the noised share of units below it."""
@@ -350,9 +352,9 @@ class LocalUpdates(Choice):
     model_config = ConfigDict(use_attribute_docstrings=True)
 
     learning_rate: Positive
-    """Learning rate of these steps; finetune.learning_rate applies to the noised sum over users."""
+    """Learning rate of the local steps; finetune.learning_rate applies to the noised sum over users."""
     batch_size: Count = 8
-    """Number of records in each of these steps; heldin divides the sum over records by this number."""
+    """Number of records in each local step; heldin divides the sum over records by this number."""
     epochs: Count = 1
     """Number of passes over the user's records."""
 

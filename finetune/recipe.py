@@ -90,8 +90,8 @@ class Lora:
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """Probability of dropout on the adapters' inputs. Private training has no dropout, and needs the value 0."""
     modules_to_save: tuple[str, ...] = ()
-    """Names of layers in which heldin trains all parameters, and which it saves with the adapters, such as an lm_head
-    that is not tied.
+    """Names of layers, such as an lm_head that is not tied. heldin trains all parameters of these layers, and saves the
+    layers with the adapters.
     """
     rslora: bool = False
     """Whether to use rank-stabilised LoRA, with the scale alpha / sqrt(``rank``)."""
@@ -186,8 +186,9 @@ class Recipe:
     label_smoothing: Annotated[float, Field(ge=0, lt=0.5)] = field(default=0.0, repr=False)
     """Share of preference pairs in which dpo assumes that the two answers are swapped."""
     evaluations: Few = 10
-    """Number of evaluations, which measure losses and AUROC at evenly spaced steps; the last evaluation is after the
-    last step."""
+    """Number of evaluations at evenly spaced steps. Each evaluation measures losses and AUROC; the last one is after
+    the last step.
+    """
     checkpoint_every: Count = 200
     """Number of steps between resumable checkpoints."""
     select: Select = Select.BEST
@@ -196,11 +197,11 @@ class Recipe:
     or last.
     """
     patience: Count | None = None
-    """Training stops after this many evaluations in a row without a lower validation loss; null: training never stops
-    early.
+    """Number of evaluations in a row without a lower validation loss after which training stops; null: training never
+    stops early.
     """
     group_by_length: bool = True
-    """Whether batches contain records of similar length, which saves padding. The order of the batches is random."""
+    """Whether each batch has records of similar length, to save padding. The order of the batches is random."""
     precision: Precision = Precision.AUTO
     """Precision of the forward and backward pass; weights and optimizer stay in fp32. auto: bf16 on a GPU that supports
     bf16, else fp32.
@@ -210,8 +211,9 @@ class Recipe:
     a third more time.
     """
     shard: Annotated[Few, Field(ge=2)] | None = field(default=None, repr=False)
-    """Number of processes that share one copy of the model (torch's FSDP2), started by torchrun; null: each process has
-    a copy."""
+    """Number of processes that share one copy of the model (torch's FSDP2); start these processes with torchrun. null:
+    each process has a copy.
+    """
     report_to: tuple[TrackerName, ...] = field(default=(), repr=False)  # changes no weight
     """Trackers that receive losses, epsilon, throughput, the answer and the report. Numbers that depend on membership
     reach the trackers only after the audit has decided the answer.

@@ -38,16 +38,19 @@ class PlantedSplit(Section):
     """The audited users, and the rows that heldin sets aside. Unaudited users are members with all their rows."""
 
     audit_fraction: float | None = Field(None, gt=0, le=1)
-    """Probability that a user is audited, by a separate public coin; null: all users, or ``audit_pool`` of them."""
+    """Probability that a user is audited, by a separate public coin. null: ``audit_pool`` decides."""
     audit_pool: int | None = Field(None, ge=2)
-    """Number of audited users, drawn by the seed; null: all users, or a share of ``audit_fraction``."""
+    """Number of audited users, drawn by the seed. null: ``audit_fraction`` decides; if this key is also null, all users
+    are audited.
+    """
     canaries_only: bool = False
     """Whether to audit only canary users. All real users are members; heldin adds canary rows, and leaves out
     ``control_rows``.
     """
     control_rows: int = Field(200, ge=0, le=10_000)
-    """With ``canaries_only``: number of real rows that heldin leaves out at random, at most a tenth of all rows. With
-    these rows, the audit can show that the model learned its training rows. 0: the audit cannot show this.
+    """With ``canaries_only``: number of real rows that heldin leaves out at random, at most a tenth of all rows. The
+    audit compares training rows with these rows, to show that the model learned. 0: the audit cannot show that the
+    model learned.
     """
     attacker_fraction: float = Field(0.1, gt=0, lt=1)
     """Share of an audited user's rows that heldin sets aside for the attacker, at least one row per user. Training
@@ -71,8 +74,8 @@ class PlantColumns(Section):
     """The columns of the training set. The text is a column, a prompt with a completion, or a list of messages."""
 
     user: str | None = "user"
-    """Column with user names. null: there is no such column, and each row counts as a separate user. This needs
-    split.canaries_only, and the audit makes no statement about people who wrote several rows.
+    """Column with user names. null: each row counts as a separate user. With null, split.canaries_only must be true,
+    and the audit makes no statement about people who wrote several rows.
     """
     text: str = "text"
     """Column with texts, if neither ``prompt`` nor ``messages`` is given."""
@@ -144,8 +147,8 @@ class PlantConfig(MeasureKeys):
     --declared-by.
     """
     unseen: ExpandedPath | None = None
-    """File of rows with the same columns that no training uses, such as a test set. By comparison with these rows, the
-    audit can show that the model learned other rows, even if the model was trained on the original file. null: heldin
+    """File of rows with the same columns that no training uses, such as a test set. The audit compares training rows
+    with these rows, to show that the model learned, even if the model was trained on the original file. null: heldin
     leaves out split.control_rows.
     """
     columns: PlantColumns = PlantColumns()
@@ -195,8 +198,8 @@ class PlantConfig(MeasureKeys):
     release: Release | None = None
     """People who will get the model, for the report; null: not stated."""
     looks: int = Field(1, ge=1, le=100)
-    """Number of checkpoints that you will audit. These audits share the error probabilities of bounds, verdicts and
-    tests.
+    """Number of checkpoints that you will audit. heldin divides the error probabilities of bounds, verdicts and tests
+    among these audits.
     """
     seed: int = Field(0, ge=0)
     """Seed of public choices. Coins use a secret key instead."""

@@ -16,7 +16,8 @@ class Release(Section):
     access: Literal["weights", "log-probabilities", "top-k", "text"]
     """Access of the people who get the model. weights: the files of the model. log-probabilities: the log-probabilities
     of texts that these people send. top-k: the log-probabilities of the most probable next tokens. text: only the text
-    that the model writes. If the audit's attackers have less access than this, the answer is never "no leak found".
+    that the model writes. If the audit's attackers have less access than these people, the answer is never "no leak
+    found".
     """
     rate_limit: Count | str | None = None
     """Limit on requests, as a number of queries per day or as a description; null: not stated."""

@@ -211,7 +211,7 @@ class RunConfig(MeasureKeys):
     """The defense during training: no defense, only clipping, or a differentially private mechanism."""
     previous: tuple[PreviousConfig, ...] | None = None
     """Earlier releases about the same people, each as a path or {plan: PATH, times: N}. []: there are none. null: not
-    stated. The report and the model card state the earlier releases, with the epsilon of all releases together.
+    stated. The report and the model card list the earlier releases, and give the epsilon of all releases together.
     """
     data_defenses: tuple[DataDefense, ...] = ()
     """Steps that heldin applies to the training records before training, in this order, such as deduplication and caps.

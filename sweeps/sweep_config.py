@@ -75,7 +75,7 @@ class SweepConfig(Section):
     """Config of a run that all variants change, as a path relative to this file."""
     variants: dict[Name, dict[str, Any] | None] = Field(min_length=1)
     """For each variant, by name: the keys of the config that differ. heldin merges sections key by key, and compares
-    all other variants with the first.
+    all other variants with the first variant.
     """
     axes: dict[str, dict[str, Annotated[list[Any], Field(min_length=1)]]] = Field(default_factory=dict)
     """For each variant, by name: config keys with several values. Each combination of values makes a variant."""

@@ -52,7 +52,7 @@ FURTHER = {
     "exposure": "the rank of a canary user's planted text among texts of the same kind that nobody planted, in bits."
     " A higher exposure means that the model prefers the planted text more strongly.",
     "extraction": "an attack that makes the model write out a training text.",
-    "fresh text": "a text that was not used for training, by a member or a non-member.",
+    "fresh text": "a text by a member or a non-member that was not used for training.",
     "gain": "the loss of the base model minus the loss of the model, on texts of non-members. For preference pairs,"
     " the margin.",
     "held in, held out": "the names of members and non-members in options, configurations and files.",
@@ -66,18 +66,18 @@ FURTHER = {
     "planted set": "training data for a training that somebody else runs. heldin decided by coins which users and"
     " canary users are in the data.",
     "preference pair": "a prompt with an answer that somebody chose and an answer that the same person rejected.",
-    "primary attack": "the attack that the configuration fixes in advance. Bounds and claims use this attack. Unless"
-    " there is a leak, page one counts people by it.",
+    "primary attack": "the attack that the configuration fixes in advance. Bounds and claims use this attack. If"
+    " there is no leak, page one counts people by the primary attack.",
     "record": "the file record.json, with every number of a report. In a corpus, a record is one text with its user.",
     "reference model": "a model that was not trained on the audited users' texts. Attacks compare the audited model"
-    " with it. Often, this is the base model.",
+    " with the reference model, which is often the base model.",
     "repetition": "all training runs of a sweep that share one draw of coins; sweep files call it a block.",
     "score": "a number for each user. A higher score means that the user is more likely a member.",
     "sweep": "a batch of training runs that compares defenses on the same users.",
-    "ULS": "user-level sampling: each step draws users, and the mean gradient of each user is clipped.",
+    "ULS": "user-level sampling: each step draws users, and clips the mean gradient of each drawn user.",
     "unit of privacy": "a protected unit: a user with all texts, one example, or a user and an entity.",
     "user": "all records with the same name in the user column of a corpus.",
     "user-entity DP": "a guarantee for a user together with an entity, such as a person who is named in texts.",
     "user inference": "an attack that decides from a model and a few texts of a user whether this user is a member.",
-    "white-box audit": "a test of a trainer that watches each of its steps.",
+    "white-box audit": "a test that watches each step of a trainer.",
 }

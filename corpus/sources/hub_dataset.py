@@ -21,7 +21,7 @@ class HubCorpus(ColumnedSource):
     revision: str | None = None
     """Branch, tag or commit on the hub; null: the newest commit."""
     streaming: bool = False
-    """Whether heldin reads row by row, instead of downloading the whole dataset first."""
+    """If true, heldin reads the dataset row by row; if false, heldin downloads the whole dataset first."""
 
     def source(self) -> Source:
         """Return the source that reads the dataset."""

@@ -106,8 +106,8 @@ class DeclaredDefense(NoisedDefense, ABC):
     micro_records: Many = 64
     """Maximum number of records in one backward pass; this number affects only memory."""
     white_box: ExpandedPath | None = None
-    """Output of ``heldin white-box --plan PLAN --json`` for this mechanism with the installed code; null: the report
-    states that nobody ran a white-box audit.
+    """File with the output of ``heldin white-box --plan PLAN --json`` for this mechanism with the installed code; null:
+    the report states that nobody ran a white-box audit.
     """
 
     @abstractmethod

@@ -120,7 +120,7 @@ class SampledDefense(NoisedDefense, ABC):
     the best learning rate no longer depends on ``clip_norm``.
     """
     protected_users: Count | None = None
-    """Public number of users, if records are sampled; used for delta and the warning about delta."""
+    """Public number of users, if records are sampled. heldin uses this number for delta and the warning about delta."""
     micro_records: Many = 64
     """Maximum number of records in one backward pass; this number affects only memory."""
 

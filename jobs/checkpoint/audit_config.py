@@ -64,7 +64,7 @@ class EndpointConfig(Section):
     max_price: NotNegative | None = None
     """Maximum cost, in the currency of the price; heldin refuses an audit that costs more. null: no limit."""
     max_minutes: Positive | None = None
-    """Maximum number of minutes at the maximum request rate; heldin refuses an audit that takes longer. null: no limit.
+    """Maximum number of minutes; heldin refuses an audit that takes longer at the maximum request rate. null: no limit.
     """
 
     @model_validator(mode="after")
@@ -188,12 +188,12 @@ class CheckpointConfig(MeasureKeys):
     known way, such as an exact half or one of each pair. unknown: you do not know.
     """
     training: ExpandedPath | None = None
-    """The model's training data, with the same columns. The audit counts the users and texts that are in this data.
-    null: the audit does not count them.
+    """The model's training data, with the same columns. heldin counts how many audited users and texts are in this
+    data. null: heldin does not count.
     """
     texts: Literal["fresh", "training"] | None = None
     """Your statement about the members' texts, if there is no ``training``. fresh: training did not use these texts.
-    training: training used them. null: not known.
+    training: training used these texts. null: not known.
     """
     claims: tuple[str, ...] = ()
     """Claims to test, such as epsilon=8,delta=1e-6."""

@@ -14,6 +14,6 @@ class MeasureKeys(Section):
     """Further measurements."""
 
     measures: Annotated[dict[str, MeasureOptions], KindsByName(MEASURES)] = Field({})
-    """Measurements in addition to the attacks, by name. A name is one of heldin's, or "package.module:Class" of another
-    package.
+    """Measurements in addition to the attacks, by name. A name is a measurement of heldin, or "package.module:Class"
+    for a measurement of another package.
     """
