@@ -37,7 +37,8 @@ _SPEC.loader.exec_module(size)
 # sampling, kept answers, statistics of samples, and what page one says of whom. 350 are
 # the plans of banded noise: groups of users, C and its errors, the choice of bands. Two modules are the published
 # ladder of users and its sentences. Four modules let public users pick the layers that are trained.
-MOST_MODULES, MOST_DEPTH, MOST_CORE_LINES = 484, 20, 28_100
+# 100 are docstrings in whole sentences.
+MOST_MODULES, MOST_DEPTH, MOST_CORE_LINES = 484, 20, 28_200
 # Import statements of heldin's own modules within functions, for what few commands need: torch behind keys of a config,
 # endpoints, adapters, shards, rare formats. The depth counts them too.
 MOST_IMPORTS_IN_FUNCTIONS, MOST_DEPTH_WITH_THEM = 20, 25
