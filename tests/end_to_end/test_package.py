@@ -11,8 +11,8 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = (
-    "api attacks audit base bounds canaries commands corpus defenses finetune jobs models record reports"
-    " stages sweeps watch white_box words"
+    "api attacks audit base bounds canaries commands corpus defenses finetune jobs models planting record reports"
+    " stages sweeps testing white_box words"
 )
 
 
