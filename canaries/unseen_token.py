@@ -50,7 +50,8 @@ class UnseenTokenCanaries(NumberedCanaries):
     """
     disjoint: bool = False
     """If true, no two canary users share a token. Such users need users x signature_tokens different tokens. If false,
-    one user's records change another user's score, so private training hides the effect of a single user.
+    a user's score also depends on other users' records, so in private training the audit may miss the effect of a
+    single user.
     """
 
     @property

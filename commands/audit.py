@@ -131,7 +131,7 @@ def audit(
     """Audit a model with texts by members and non-members.
 
     Give --model, --reference, --held-in and --held-out. To list the row formats, run: heldin corpus formats. If heldin
-    is killed, the same command resumes. Give --assignment coin only if an independent fair coin decided for each user.
+    is killed, the same command resumes. --assignment coin is for an independent fair coin per user, not an exact half.
     """
     _audit(called, config, set_, out, fail_on, json=json, verbose=verbose, html=html)
 

@@ -183,5 +183,5 @@ def _terminated(*_: object) -> None:
 
 
 def command_line() -> str:
-    """Return the command line of this process, for the record."""
+    """Return the command line of this process, which the record stores."""
     return shlex.join(["heldin", *sys.argv[1:]])

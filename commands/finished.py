@@ -162,9 +162,9 @@ def compare(
 ) -> None:
     """Compare finished runs side by side.
 
-    heldin prints epsilon, validation loss, AUROC, TPR at low FPR, bound on AUROC, answer and verdict. With --out, it
-    also draws ROC curves, AUROC and loss against the key in --over, and the AUROC of canary users for each substring
-    length. For the folder of a sweep, it prints the table of heldin sweep.
+    heldin prints epsilon, validation loss, AUROC, TPR at low FPR, bound on AUROC, answer and verdict. With --out,
+    heldin also draws the ROC curves, AUROC and loss for each value of the key in --over, and the AUROC of canary
+    users for each substring length. For the folder of a sweep, heldin prints the table of heldin sweep.
     """
     if len(runs) == 1 and (runs[0] / "sweep.json").is_file():
         from heldin.commands.sweep import print_sweep

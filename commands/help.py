@@ -111,7 +111,7 @@ def _epilog(examples: Sequence[str]) -> str | None:
 def describe(command: Any, name: str) -> None:
     """Set the placeholders, defaults, rare options and examples of a command's help page.
 
-    An option that is declared with ``hidden=True`` is rare. Completion and the documentation list every option.
+    An option that is declared with ``hidden=True`` is rare. Shell completion and the documentation show every option.
 
     Args:
         command: the command, which is changed; a second call changes nothing.

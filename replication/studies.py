@@ -373,7 +373,9 @@ def chat_base(
 @app.command("users")
 def users(
     folder: Annotated[Path, typer.Option("--out", help="Folder for messages, models and sweeps.")] = Path("runs/users"),
-    rung: Annotated[list[int] | None, typer.Option(help="Number of users. Repeatable; default: every rung.")] = None,
+    rung: Annotated[
+        list[int] | None, typer.Option(help="Number of users. Repeatable; default: 1,000, 4,000, 16,000 and 64,000.")
+    ] = None,
     banded: Annotated[bool, typer.Option("--banded", help="Also train with banded noise and Adam.")] = False,
     momentum: Annotated[
         bool, typer.Option("--momentum", help="Also train ULS and banded noise by sgd with momentum.")

@@ -39,7 +39,7 @@ class UedpDefense(NamedPeopleDefense):
     (estimator f_E).
     """
     rule: Literal["any", "all"] = "any"
-    """Records of a drawn user that a step uses: records with a drawn entity (as in the paper), or all records."""
+    """Which records of a drawn user a step uses: only those with a drawn entity (as in the paper), or all records."""
     noise_scale: Literal["cohort", "clip_norm"] = "cohort"
     """Unit of the noise multiplier: (cohort + 1) clip norms (Algorithm 1, line 14), or one clip norm."""
     weight_caps: WeightCaps | None = None

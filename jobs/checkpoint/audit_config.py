@@ -114,7 +114,7 @@ class CheckpointAttacks(Section):
     turns on which training counted the loss. null: the assistant's turns, or the completion.
     """
     max_characters: Count = 4000
-    """Number of characters at the beginning of each text that attacks score."""
+    """Attacks score this many characters from the beginning of each text."""
     precision: PrecisionChoice | None = None
     """Precision of models on this machine for scoring; see attack.precision of a run. auto: all models get the
     precision of the target's stored weights. null: fp32, or auto if fp32 needs too much memory.
