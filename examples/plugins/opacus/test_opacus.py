@@ -19,5 +19,5 @@ def test_a_model_that_opacus_gets_wrong_is_refused():
     for tied in (True, False):
         if not tied:
             model.lm_head.weight = torch.nn.Parameter(model.lm_head.weight.detach().clone())
-        with pytest.raises(InputError, match="opacus"):
+        with pytest.raises(InputError, match="tied embeddings"):
             OPACUS.require_model(model)
