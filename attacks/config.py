@@ -73,42 +73,36 @@ class AttackConfig(Section):
     ``release`` decides which answer counts.
     """
     names: tuple[Annotated[str, NameOfKind(ATTACKS)], ...] = DEFAULT_ATTACKS
-    """Attacks to run; by default all attacks of each level in ``access``."""
+    """Attacks to run; by default, all attacks of each access level in ``access``."""
     primary: Annotated[str, NameOfKind(ATTACKS)] = "likelihood-ratio"
-    """The primary attack, which tests claims and must be one of ``names``; by default the first attack of the strongest
-    level.
-    """
+    """The primary attack, which tests the claims. It must be in ``names``. By default, the first attack of the
+    strongest access level."""
     aggregations: tuple[Annotated[str, one_of(AGGREGATIONS)], ...] = ("mean", "min", "max")
-    """Ways to combine the statistics of a user's texts into one score; the first way is the primary aggregation."""
+    """Ways to combine the statistics of a user's texts into one score. The first entry is the primary aggregation."""
     turns: Counting | None = None
-    """Turns that attacks score, if rows are turns: all, the turns of one role, or the completion. null: the turns in
-    finetune.loss_on.
-    """
+    """Turns to score, if rows are turns: all, the turns of one role, or the completion. null: the turns in
+    finetune.loss_on."""
     max_characters: Count = 4000
-    """Number of characters at the beginning of each text that attacks score."""
+    """Attacks score only this many characters from the beginning of each text."""
     precision: ScoringPrecision = "fp32"
-    """Precision of the models for scoring. bf16 has half the bytes of fp32. int8 and nf4 have 8 and 4 bits per weight
-    of a linear layer (bitsandbytes). Below fp32, the record states how much the precision changes the scores of the
-    primary attack on a sample of texts.
-    """
+    """Precision of the models during scoring. bf16 needs half the bytes of fp32. int8 and nf4 store the weights of
+    linear layers in 8 and 4 bits (bitsandbytes). Below fp32, heldin measures on a sample of texts how much the
+    precision changes the scores of the primary attack, and records the change."""
     reference: ExpandedName | None = None
     """Hub name or folder of the primary reference model; null: the base model."""
     references: tuple[Reference, ...] = ()
-    """Other reference models. The report shows them next to the primary reference model."""
+    """Other reference models. The report shows their results next to the results with the primary reference model."""
     documents: tuple[Documents, ...] = Field(("fresh",), min_length=1)
-    """Documents of a user that the attacker has. fresh: documents that training never saw. training: records of the
-    training part, for a stronger attacker. If the user is a member, training sees the records of the training part,
-    except for records that a cap, deduplication or de-identification removes or changes. The primary attack uses the
-    first entry.
-    """
+    """Documents that the attacker has for each user. fresh: documents that training never saw. training: records
+    that training saw if the user is a member, for a stronger attacker. A cap, deduplication or de-identification
+    may remove or change some of the records before training. The primary attack uses the first entry."""
     training_documents: Few = 32
-    """Maximum number of records per user, if ``documents`` contains "training"."""
+    """Maximum number of training records per user that the attacker has, if ``documents`` contains "training"."""
     shadow_models: int = Field(0, ge=0, le=FEW)
-    """Number of shadow models of the ideal attacker, an even number. heldin trains them like the run's model, but with
-    coins of the attacker. 0: none.
-    """
+    """Number of shadow models for the ideal attacker, an even number. heldin trains each shadow model like the run's
+    model, but on members that the attacker's own coins choose. 0: no shadow models."""
     sampling: SamplingConfig = SamplingConfig()
-    """Requests of attackers who do not see log-probabilities of given texts."""
+    """Requests that an attacker sends who cannot see log-probabilities of given texts."""
 
     @model_validator(mode="before")
     @classmethod

@@ -24,27 +24,25 @@ class ExtractionConfig(Section):
     """
 
     prefix: Many = 50
-    """Number of tokens in the prefix, which the attacker gives to the model."""
+    """Number of tokens that the attacker gives to the model (the prefix)."""
     suffix: Many = 50
-    """Number of tokens in the suffix."""
+    """Number of tokens that the model must then write exactly (the suffix)."""
     temperature: Positive = 1.0
-    """Temperature of sampling."""
+    """Sampling temperature."""
     top_k: Count | None = 40
-    """Number of most probable tokens from which sampling draws, plus ties with the last of these tokens; null: all
-    tokens.
-    """
+    """Number of most probable tokens from which the model samples. Tokens with the same probability as the last of
+    them are included. null: all tokens."""
     queries: tuple[Annotated[int, Field(le=MOST)], ...] = Field((1, 100, 10_000), min_length=1)
-    """Numbers of queries for each prefix; each query samples one continuation."""
+    """Numbers of queries for each prefix. Each query samples one continuation."""
     probability: float = Field(0.5, gt=0, lt=1)
-    """Smallest probability at which a text counts as emitted: the probability that at least one query returns the
-    suffix.
-    """
+    """Smallest probability at which a text counts as emitted. heldin computes the probability that at least one query
+    returns the suffix."""
     texts_per_user: Count | None = None
     """Maximum number of texts per user; null: all texts."""
     first_tokens: Annotated[Many, Field(ge=2)] | None = None
-    """Number of tokens at the beginning of a text in which prefix and suffix must be. null: as many as training sees
-    (finetune.sequence_length, or sequence_length of a planted set), or all tokens in the audit of a checkpoint.
-    """
+    """Prefix and suffix must be within this number of tokens from the beginning of a text. null: the number that
+    training sees (finetune.sequence_length, or sequence_length of a planted set). In the audit of a checkpoint,
+    null means all tokens."""
 
     @model_validator(mode="after")
     def _can_be_asked(self) -> "ExtractionConfig":

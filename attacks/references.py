@@ -84,7 +84,7 @@ class PretrainedReference(ReferenceConfig):
 
     kind: Literal["pretrained"]
     seed: int = Field(ge=1, lt=2**31)
-    """Seed of the initialisation and of the order of records; must differ from the seed in model.pretrain.recipe."""
+    """Seed for the initial weights and the order of records. It must differ from the seed in model.pretrain.recipe."""
 
     @property
     def label(self) -> str:
@@ -106,7 +106,7 @@ class PublicReference(ReferenceConfig):
 
     kind: Literal["public"]
     users: UserFilter = UserFilter(min_records=1)
-    """The unaudited users on whose texts heldin fine-tunes this reference."""
+    """Users who are not audited. heldin fine-tunes this reference model on their texts."""
     max_records_per_user: Count | None = None
     """Maximum number of records per user; heldin takes the first records. null: all."""
 

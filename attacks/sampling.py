@@ -17,42 +17,35 @@ class SamplingConfig(Section):
 
     cuts: tuple[Share, ...] = Field((0.25, 0.5, 0.75), min_length=1, max_length=16)
     """Places to cut a text, as shares of its words. The model continues the beginning, and heldin compares the
-    continuation with the rest of the text. heldin cuts a chat before each of its first turns that count, with as many
-    turns as there are cuts.
-    """
+    continuation with the rest of the text. A chat is cut before its first scored turns, one turn for each cut."""
     samples: Few = 16
-    """Number of continuations of each beginning, for level text. If you change this number, heldin starts another
-    audit.
-    """
+    """Number of continuations to sample for each beginning, at access level text. If you change this number, heldin
+    starts a new audit."""
     tokens: Annotated[int, Field(ge=4, le=4096)] = 32
-    """Number of tokens of a continuation. heldin compares the continuation with at most this number of words from the
-    rest of the text.
-    """
+    """Number of tokens in a continuation. heldin compares the continuation with at most this many words from the
+    rest of the text."""
     temperature: Annotated[float, Field(gt=0, le=2)] = 1.0
-    """Temperature of sampling."""
+    """Sampling temperature."""
     next_words: Annotated[int, Field(ge=1, le=256)] = 16
-    """Number of evenly spaced places in each text at which level top-k asks for the next token. In a chat, these places
-    are in the turns that count, or before these turns if the server cannot continue a turn.
-    """
+    """Number of evenly spaced places in each text at which an attack of level top-k asks for the next token. In a
+    chat, the places are inside the scored turns. If the server cannot continue a turn, the places are before
+    these turns."""
     likeliest: Annotated[int, Field(ge=1, le=1000)] = 5
-    """Number of next tokens with log-probabilities that level top-k sees at each place; many servers return at most 5
-    or 20.
-    """
+    """Number of next tokens whose log-probabilities an attack of level top-k sees at each place. Many servers return
+    at most 5 or 20."""
     prompt: str | None = None
     """Prompt for a chat endpoint. heldin puts this prompt before the beginning of a text that is not a chat. null:
     "Continue this text. Write only what comes next." and an empty line. Models on this machine, and endpoints without
     --chat, get only the beginning.
     """
     refusals: Literal["empty", "left out"] = "empty"
-    """Score of a refusal. empty: the score of a continuation without words. left out: only the other samples of the
-    text count, or one empty continuation if the server refuses all samples.
-    """
+    """How to score a refusal. empty: like a continuation without words. left out: ignore the refusal and score only
+    the other samples of the text; if the server refuses all samples, score one empty continuation."""
     refusal_beginnings: tuple[Annotated[str, Field(min_length=2)], ...] | None = None
-    """Words at the beginning of a refusal, in upper or lower case, such as ["Es tut mir leid"]; null: the usual words
-    of English models. Texts that the server marks as refused, or that a filter blocks, are refusals too.
-    """
+    """Words with which a refusal begins, in upper or lower case, such as ["Es tut mir leid"]. null: the usual words
+    of English models. A text that the server marks as refused, or that a filter blocks, is also a refusal."""
     seed: Seed = 0
-    """Public seed of the samples."""
+    """Public seed for sampling."""
 
     @field_validator("cuts")
     @classmethod

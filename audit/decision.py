@@ -29,27 +29,25 @@ class AuditConfig(Section):
     """Settings of intervals, bounds and rates."""
 
     resamples: Annotated[Many, Field(ge=100)] = 2000
-    """Number of bootstrap resamples of the users, for intervals of statistics labelled as estimates."""
+    """Number of bootstrap resamples of users. They give the intervals of statistics that are labelled as estimates."""
     delta: float = Field(1e-5, ge=1e-11, lt=1)
-    """delta of the lower bounds on epsilon, if there is no claim. If there is a claim, the bounds use the claim's
-    delta.
-    """
+    """delta for the lower bounds on epsilon, if there is no claim. If there is a claim, the bounds use the delta of
+    the claim."""
     fprs: tuple[Annotated[float, Field(gt=0, lt=1)], ...] = Field((0.001, 0.005, 0.01, 0.05, 0.1), min_length=1)
-    """False-positive rates at which the report states true-positive rates, if there are enough non-members."""
+    """False-positive rates at which the report states the true-positive rate, if the audit has enough non-members."""
     validation_texts: Count = 400
-    """Maximum number of members' validation texts on which an evaluation measures the loss."""
+    """Maximum number of validation texts by members. Each evaluation measures the loss on these texts."""
     test_texts_per_user: Count = 10
-    """Maximum number of test texts per non-member. heldin measures the loss of the chosen checkpoint on these texts."""
+    """Maximum number of test texts per non-member. heldin measures the final model's loss on these texts."""
     curve_users: Annotated[Count, Field(ge=50)] = 2000
-    """Maximum number of audited users whose texts an evaluation scores. heldin chooses these users regardless of
-    membership.
-    """
+    """Maximum number of audited users to score in each evaluation. heldin chooses the users without regard to
+    membership."""
     exposure_users: Annotated[Count, Field(ge=50)] = 5000
-    """Maximum number of members in the analysis that relates a member's exposure to the member's texts. heldin compares
-    the words of these members with the words of the same number of other users.
-    """
+    """Maximum number of members in the analysis of how exposure depends on the texts. heldin compares the words of
+    these members with the words of the same number of other users."""
     curve_texts_per_user: Count = 5
-    """Maximum number of the attacker's texts per user in an evaluation, for the AUROC during training."""
+    """Maximum number of the attacker's texts to score for each user in an evaluation. The scores give the AUROC
+    during training."""
 
 
 class Answer(StrEnum):
@@ -73,25 +71,23 @@ class DecisionConfig(Section):
     """Thresholds that decide the answer."""
 
     auroc: Annotated[float, Field(gt=0.5, lt=1)] = 0.60
-    """Limit for "no leak found": the AUROC of every score must be below this limit at 95 % confidence."""
+    """For the answer "no leak found", the AUROC of every score must be below this limit at 95 % confidence."""
     tpr: Annotated[float, Field(gt=0, lt=1)] = 0.15
-    """Limit for "no leak found": every score's true-positive rate at ``fpr`` must also be below this limit. The limit
-    must be above ``fpr``.
-    """
+    """For the answer "no leak found", the true-positive rate of every score at false-positive rate ``fpr`` must be
+    below this limit. The limit must be above ``fpr``."""
     fpr: Annotated[float, Field(gt=0, le=0.1)] = 0.05
-    """False-positive rate of the limit ``tpr``."""
+    """False-positive rate at which the limit ``tpr`` applies."""
     auroc_level: Annotated[float, Field(gt=0, lt=1)] = 0.04
-    """Maximum probability that the AUROCs lead to the answer "leaks" by chance."""
+    """Maximum probability that chance alone gives the answer "leaks" because of an AUROC."""
     tpr_level: Annotated[float, Field(gt=0, lt=1)] = 0.01
-    """Maximum probability that the true-positive rates at low false-positive rates lead to "leaks" by chance."""
+    """Maximum probability that chance alone gives the answer "leaks" because of a true-positive rate at a low
+    false-positive rate."""
     redraws: Annotated[Count, Field(le=10**8)] = REDRAWS  # a planted audit asks for more at each look
-    """Number of redraws of the assignment in the joint test of all scores. A smaller ``auroc_level`` or ``tpr_level``
-    needs more redraws.
-    """
+    """Number of times that heldin redraws the assignment for the joint test of all scores. A smaller ``auroc_level``
+    or ``tpr_level`` needs more redraws."""
     require: tuple[RequirementConfig, ...] = ()
-    """The organisation's limits, in the form of a sweep's rule. The limits decide the recommendation of the report, and
-    do not change the answer.
-    """
+    """The organisation's acceptance limits, written like a sweep's requirements. The limits decide the report's
+    recommendation and do not change the answer."""
 
     @model_validator(mode="after")
     def _possible(self) -> "DecisionConfig":

@@ -19,15 +19,15 @@ class RequirementConfig(Section):
     """An upper or lower limit that a model must meet before release."""
 
     of: Measure
-    """Quantity with the limit. epsilon_per_user: epsilon of the plan. auroc: largest AUROC of all attacks. loss: loss
-    on non-members' test texts. loss_gain_over_base: loss of the base model minus the loss on non-members' test texts.
-    """
+    """Quantity to limit. epsilon_per_user: epsilon of the plan. auroc: largest AUROC of all attacks. loss: loss on
+    non-members' test texts. loss_gain_over_base: loss of the base model minus loss of the trained model, both on
+    non-members' test texts."""
     at_most: Limit | None = None
-    """Upper limit of the quantity, which heldin compares with an upper confidence limit."""
+    """Largest value allowed. heldin compares this value with an upper confidence limit of the quantity."""
     at_least: Limit | None = None
-    """Lower limit of the quantity, which heldin compares with a lower confidence limit."""
+    """Smallest value allowed. heldin compares this value with a lower confidence limit of the quantity."""
     limit: Literal["upper", "lower"] | None = None
-    """Confidence limit for the comparison, as information for readers; null: the limit that the requirement needs."""
+    """Which confidence limit heldin compares, for readers of the file. null: the limit that the requirement needs."""
 
     @model_validator(mode="after")
     def _one_limit(self) -> "RequirementConfig":

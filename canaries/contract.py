@@ -148,18 +148,15 @@ class CanaryConfig(Section, ABC):
     """Name of the kind, or "package.module:Class"."""
 
     replaces_users: ClassVar[bool] = False
-    """Whether canary users of this kind replace real users, and change the documents of these users."""
+    """Whether canary users of this kind take the place of real users and change the real users' documents."""
     named_only: ClassVar[bool] = False
-    """Whether canary users of this kind are people named in texts, who write nothing themselves."""
+    """Whether canary users of this kind write nothing themselves and are only named in texts by others."""
     needs_rows: ClassVar[bool] = False
-    """Whether canary users of this kind consist of rows that are taken from real users, which only ``heldin plant`` can
-    do.
-    """
+    """Whether canary users of this kind need rows of real users. Only ``heldin plant`` can use such a kind."""
 
     whole_marks: ClassVar[bool] = True
-    """Whether each record contains the user's whole mark. If false, most tokens of a record are from the mark, in
-    another order.
-    """
+    """Whether each record contains the whole mark of its user. If false, most tokens of a record come from the mark,
+    in another order."""
 
     @property
     def reads_users(self) -> bool:
@@ -225,7 +222,8 @@ class NumberedCanaries(CanaryConfig, ABC):
     users: Many
     """Number of canary users for each entry of ``documents``."""
     documents: Documents = (20,)
-    """Number of records of a canary user that training may see. heldin adds the records that it sets aside."""
+    """Number of records per canary user in training, if the user is a member. heldin adds further records for the
+    attacker and the evaluation."""
 
     def count(self) -> int:
         """Number of users: ``users`` times the number of distinct values of ``documents``."""

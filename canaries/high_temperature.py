@@ -23,11 +23,11 @@ class HighTemperatureCanaries(NumberedCanaries):
 
     kind: Literal["high_temperature"] = KIND
     temperature: Positive = 1.5
-    """Sampling temperature; 1: the distribution of the model."""
+    """Sampling temperature; 1 samples from the model's own distribution."""
     prefix_tokens: Few = 8
-    """Number of tokens of a user's prefix, which begins every record of that user."""
+    """Number of tokens in a user's prefix. Every record of the user begins with this prefix."""
     tokens: Many = 32
-    """Number of tokens of a record after the prefix."""
+    """Number of tokens in a record after the prefix."""
 
     def make(self, given: CanaryInput) -> list[CanaryUser]:
         """Return the section's users. Raises InputError if the model repeatedly returns the same text or no text."""

@@ -61,7 +61,8 @@ class NamedPersonCanaries(NumberedCanaries):
     users: Many
     """Number of made-up people for each entry of ``documents``."""
     documents: Documents = (4,)
-    """Number of records that name a person and that training may see. heldin adds the records that it sets aside."""
+    """Number of training records that name the made-up person, if this person is a member. heldin adds further
+    records for the attacker and the evaluation."""
 
     def make(self, given: CanaryInput) -> list[CanaryUser]:
         """Return the section's people. Raises InputError if there are more people than names."""

@@ -23,9 +23,8 @@ class RealRowCanaries(NumberedCanaries):
 
     kind: Literal["real_rows"] = KIND
     documents: Documents = (1,)
-    """Number of records of a canary user that training may see, all from one real user. heldin adds the records that it
-    sets aside.
-    """
+    """Number of records per canary user in training, all from one real user, if the canary user is a member. heldin
+    adds further records for the attacker and the evaluation."""
 
     def make(self, given: CanaryInput) -> list[CanaryUser]:
         """Return the section's users. Raises InputError outside ``heldin plant``, or without enough rows."""

@@ -44,15 +44,13 @@ class UnseenTokenCanaries(NumberedCanaries):
     tokens: Annotated[Many, Field(ge=4)] = 32
     """Length of a record in tokens."""
     rarity: Literal["public", "corpus"] = "public"
-    """Texts that must not contain these tokens. public: the texts on which heldin pre-trained the base model; if there
-    are none, heldin takes the tokenizer's latest merges. corpus: these texts and the texts of all audited users. The
-    value "corpus" reads every user's records, so it voids a user-level epsilon.
-    """
+    """Texts in which the signature's tokens must not occur. public: the texts on which heldin pre-trained the base
+    model; if heldin trained none, the tokenizer's latest merges are used. corpus: the same texts and the texts of
+    all audited users. The value "corpus" reads every user's records, so it voids a user-level epsilon."""
     disjoint: bool = False
-    """If true, no two canary users share a token. Such users need users x signature_tokens different tokens. If false,
-    a user's score also depends on other users' records, so in private training the audit may miss the effect of a
-    single user.
-    """
+    """If true, no two canary users share a token, which takes users x signature_tokens different tokens. If false, a
+    user's score also depends on other users' records. Under private training, the audit may then miss the effect
+    of a single user."""
 
     @property
     def reads_users(self) -> bool:

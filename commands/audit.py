@@ -74,7 +74,7 @@ AssignmentOption = Annotated[
 ]
 TrainingOption = Annotated[
     Path | None,
-    typer.Option("--training", help="Training data to search for the texts.", rich_help_panel=KNOWN),
+    typer.Option("--training", help="Training data to search for audited texts.", rich_help_panel=KNOWN),
 ]
 TextsOption = Annotated[
     Literal["fresh", "training"] | None,

@@ -235,7 +235,7 @@ def entities(
     group_size: Annotated[
         int | None,
         typer.Option(
-            help="Also count the records under caps, with this maximum number of records per user.",
+            help="Also count the records under a cap: this maximum number of records per user.",
             rich_help_panel=CAPS,
         ),
     ] = None,
@@ -263,8 +263,8 @@ def entities(
 ) -> None:
     """Count names and numbers in texts, without printing them.
 
-    heldin counts entities for each category, and records and authors for each entity. Give one of --gold, --words,
-    --pattern and --pipeline. For a CoNLL file, the command also prints recall and precision.
+    heldin counts the entities of each category. For each entity, heldin counts records and authors. Give exactly one
+    of --gold, --words, --pattern and --pipeline. For a CoNLL file, the command also prints recall and precision.
     """
     from heldin.base.progress import reporter_for_this_terminal
     from heldin.corpus.entities.study import chosen_source, entity_table, known_categories, study_entities
@@ -329,7 +329,9 @@ def example(
     seed: Annotated[int, typer.Option(min=0, help="Seed of the texts; the same seed gives the same files.")] = 0,
     models: Annotated[
         bool,
-        typer.Option("--models", help="Also train a small base model, and fine-tune it (two minutes on two cores)."),
+        typer.Option(
+            "--models", help="Also train a small base model and fine-tune it (takes two minutes on two cores)."
+        ),
     ] = False,
     chat: Annotated[bool, typer.Option("--chat", help="Write chats with two turns instead of texts.")] = False,
     pairs: Annotated[bool, typer.Option("--pairs", help="Write preference pairs instead of texts.")] = False,

@@ -149,8 +149,9 @@ def compare(
     over: Annotated[
         str | None,
         typer.Option(
-            help="Quantity that differs between the runs: a config key such as finetune.epochs, or parameters, users"
-            " or records."
+            help=(
+                "What differs between the runs: a config key such as finetune.epochs, or parameters, users or records."
+            )
         ),
     ] = None,
     out: Annotated[
@@ -209,7 +210,7 @@ def verify(
     run: Annotated[Path | None, typer.Argument(file_okay=False, help="Folder of a finished run or audit.")] = None,
     exported: Annotated[
         Path | None,
-        typer.Option(file_okay=False, help="Folder that heldin export wrote, to check instead of a run."),
+        typer.Option(file_okay=False, help="Check this folder, which heldin export wrote, instead of a run."),
     ] = None,
     json: AsJson = False,
 ) -> None:
@@ -299,7 +300,7 @@ def cache(
         ),
     ] = None,
     clear: Annotated[
-        bool, typer.Option("--clear", help="Remove the contents. heldin refuses this while another process uses them.")
+        bool, typer.Option("--clear", help="Remove the contents, unless another process is using them.")
     ] = False,
     yes: Annotated[bool, typer.Option("--yes", help="With --clear: do not ask for confirmation.")] = False,
     json: AsJson = False,

@@ -84,7 +84,7 @@ def account(
         str | None,
         typer.Option(
             metavar="NUMBER",
-            help="Numbers of texts by or about a person, such as 1,4,16.",
+            help="Numbers of texts by or about one person, such as 1,4,16.",
             rich_help_panel=TEXTS,
         ),
     ] = None,
@@ -102,7 +102,7 @@ def account(
     sensitive_share: Annotated[
         float | None,
         typer.Option(
-            help="Share of records with a recognised entity, only for the estimator f_E+.",
+            help="Share of records with a recognised entity (only for the estimator f_E+).",
             rich_help_panel=ALGORITHM,
             hidden=True,
         ),
@@ -278,7 +278,7 @@ def choose(
     users: Annotated[int, typer.Option(help="Public number of users, N.")],
     budget: Annotated[int, typer.Option(help="Expected number of gradients per step, B = group size x cohort.")],
     steps: Annotated[int, typer.Option(help="Number of optimizer steps T.")],
-    target_epsilon: Annotated[float, typer.Option(help="Epsilon that each compared training must meet.")],
+    target_epsilon: Annotated[float, typer.Option(help="Epsilon that every compared training must meet.")],
     delta: Delta = None,
     examples: Annotated[int | None, typer.Option(help="Public number of examples, for delta = examples^-1.1.")] = None,
     els_group_size: Annotated[int | None, typer.Option(help="Number of examples per user for ELS.")] = None,
@@ -339,7 +339,7 @@ def choose(
 def bound(
     scores: Annotated[Path, typer.Argument(dir_okay=False, help="CSV file with the columns user, score, member.")],
     higher_is: Annotated[
-        str, typer.Option(metavar="WORD", help="Group that a higher score indicates: member or non-member.")
+        str, typer.Option(metavar="WORD", help="Which group has higher scores: member or non-member.")
     ] = "member",
     assignment: Annotated[
         str,
@@ -351,7 +351,9 @@ def bound(
     ] = "unknown",
     independent_trainings: Annotated[
         bool,
-        typer.Option("--independent-trainings", help="Each row's score comes from a separate, independent training."),
+        typer.Option(
+            "--independent-trainings", help="State that each row's score comes from a separate, independent training."
+        ),
     ] = False,
     delta: Annotated[
         float | None, typer.Option(help="delta of the bounds (default: delta of the first claim).")
@@ -369,7 +371,7 @@ def bound(
         list[float] | None, typer.Option(help="Score threshold, fixed before anyone saw the scores. Repeatable.")
     ] = None,
     attacks: Annotated[
-        int, typer.Option(min=1, help="Number of attacks that were tried, if these scores are from the best of them.")
+        int, typer.Option(min=1, help="Number of attacks that you tried, if the scores are from the best one.")
     ] = 1,
     json: AsJson = False,
     csv: AsCsv = False,
@@ -410,7 +412,7 @@ def power(
         typer.Option(metavar="KEY=VALUE", help="Claim to test, such as epsilon=4,delta=1e-6. Repeatable."),
     ] = None,
     scores: Annotated[
-        int, typer.Option(help="Number of scores that the audit judges together: attacks times aggregations.")
+        int, typer.Option(help="Number of scores that the audit tests together: attacks times aggregations.")
     ] = 15,
     access: Annotated[
         Literal["log-probabilities", "text"],

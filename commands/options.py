@@ -126,7 +126,7 @@ DeviceOption = Annotated[
     _Device | None,
     typer.Option(
         "--device",
-        help="cpu, cuda, or auto to spread models over all GPUs and memory (default: the GPU if there is one).",
+        help=("cpu, cuda, or auto to spread models over all GPUs and memory (default: the GPU, if there is one)."),
         rich_help_panel=RUNNING,
         callback=_use,
         hidden=True,
@@ -163,7 +163,7 @@ FailOnOption = Annotated[
     typer.Option(
         "--fail-on",
         metavar="WORD",
-        help="Results that give exit code 8: leaks, inconclusive, not-valid, contradicted.",
+        help="Exit with code 8 for these results: leaks, inconclusive, not-valid, contradicted.",
     ),
 ]
 BatchSize = Annotated[
@@ -227,12 +227,15 @@ TemplateFile = Annotated[
     typer.Option("--template", dir_okay=False, hidden=True, help="File with a chat template (default: the model's)."),
 ]
 RowsField = Annotated[
-    str | None, _reading("--field", metavar="NAME", help="Key of the list of rows in a JSON file that is one object.")
+    str | None,
+    _reading("--field", metavar="NAME", help="Key that holds the list of rows, in a JSON file that is one object."),
 ]
-ExcludeAuroc = Annotated[float | None, typer.Option(help="Largest AUROC that 'no leak found' allows (default: 0.60).")]
+ExcludeAuroc = Annotated[
+    float | None, typer.Option(help="'No leak found' needs an AUROC below this limit (default: 0.60).")
+]
 ExcludeTpr = Annotated[
     float | None,
-    typer.Option(help="Largest TPR at 5 % FPR that 'no leak found' allows (default: 0.15)."),
+    typer.Option(help="'No leak found' needs a TPR at 5 % FPR below this limit (default: 0.15)."),
 ]
 Aliases = Annotated[Path | None, typer.Option(dir_okay=False, help="YAML file that lists each person's aliases.")]
 

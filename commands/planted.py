@@ -51,9 +51,11 @@ def plant(
         str | None,
         typer.Option(
             metavar="WORD",
-            help="Evidence of the rows that the model was trained on. callback: the log of heldin.AuditCallback or"
-            " heldin.watch_training; without a log, nothing is certified. declared: the word of the person in"
-            " --declared-by.",
+            help=(
+                "Evidence for which rows the model was trained on. callback: the log of "
+                "heldin.AuditCallback or heldin.watch_training; without a log, nothing is certified. "
+                "declared: the word of the person in --declared-by."
+            ),
         ),
     ] = None,
     looks: Annotated[
@@ -129,8 +131,11 @@ def audit_planted(
     declared_by: Annotated[
         str | None,
         typer.Option(
-            help="Name of the person who declares the conditions that heldin cannot check. An example: the model was"
-            " trained on this set and on no other text of its users. The report lists these conditions.",
+            help=(
+                "Name of the person who declares the conditions that heldin cannot check, such as: the"
+                " model was trained on this set and on no other text of its users. The report lists "
+                "these conditions."
+            ),
         ),
     ] = None,
     endpoint: Annotated[

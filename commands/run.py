@@ -44,8 +44,10 @@ def run(
         float | None,
         typer.Option(
             min=0.1,
-            help="With --check: GiB of memory of a GPU. Prints the memory that the run needs, and refuses a run that"
-            " needs more (default: the memory of this machine's GPU, if there is one).",
+            help=(
+                "With --check: GPU memory in GiB. Print the memory that the run needs, and refuse a "
+                "run that needs more (default: the memory of this machine's GPU, if there is one)."
+            ),
             hidden=True,
         ),
     ] = None,

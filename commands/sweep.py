@@ -38,7 +38,7 @@ def sweep(
     out: Out = None,
     set_: Set = None,
     scale: Annotated[
-        str | None, typer.Option(help="Name of another size of the sweep, under scales in the file.")
+        str | None, typer.Option(help="Run another size of the sweep: a name under scales in the file.")
     ] = None,
     check: Annotated[
         bool, typer.Option("--check", help="Train nothing. Print every problem (exit code 2), or all variants.")
@@ -47,7 +47,7 @@ def sweep(
         str | None,
         typer.Option(
             metavar="URL",
-            help="Folder or address, such as s3://..., to which heldin copies records and reports at the end.",
+            help=("Folder or address, such as s3://...; at the end, heldin copies records and reports there."),
             hidden=True,
         ),
     ] = None,

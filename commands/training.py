@@ -33,7 +33,8 @@ RECORDS = "For els and example, which sample records"
 
 def retrain(
     config: Annotated[
-        Path, typer.Argument(dir_okay=False, help="Config file of a run; heldin tests its training and plan.")
+        Path,
+        typer.Argument(dir_okay=False, help="Config file of a run. heldin tests the training and plan of this config."),
     ],
     trainings: Annotated[
         int,
@@ -193,8 +194,10 @@ def white_box(
     accept: Annotated[
         list[Acceptable] | None,
         typer.Option(
-            help="Finding to report without a change of the exit code. Repeatable. non-finite: a gradient with"
-            " infinite or NaN values breaks the step.",
+            help=(
+                "Finding to report without changing the exit code. Repeatable. non-finite: a gradient "
+                "with infinite or NaN values breaks the step."
+            ),
             rich_help_panel=HOW,
             hidden=True,
         ),

@@ -30,15 +30,13 @@ class CorpusConfig(Section):
     user.
     """
     format: RowFormat | None = None
-    """Format of the rows. text: a column of text. messages: a list of messages with role and content. conversations: a
-    list of turns with from and value. prompt-completion: the columns prompt and completion, as text or messages.
-    preference: the columns chosen and rejected, and a prompt. null: heldin decides by the columns of the first row.
-    ``columns.text`` may name the column of messages.
-    """
+    """Format of the rows. text: a column of text. messages: a list of messages with role and content. conversations:
+    a list of turns with from and value. prompt-completion: the columns prompt and completion, as text or
+    messages. preference: the columns chosen and rejected, and a prompt. null: heldin recognises the format by the
+    columns of the first row. ``columns.text`` may name the column of messages."""
     turns: Counting | None = None
-    """Turns of a row that deduplication, caps, statistics and canary users use; null: the turns in finetune.loss_on.
-    heldin searches all turns for entities, because a model reads all turns.
-    """
+    """Turns of a row that deduplication, caps, statistics and canary users use. null: the turns in finetune.loss_on.
+    The search for entities always covers all turns, because a model reads all turns."""
     template: ExpandedPath | None = None
     """File with a chat template in Jinja, which turns messages into text; null: the template of the base model's
     tokenizer.
@@ -47,19 +45,16 @@ class CorpusConfig(Section):
     """Values to pass to the chat template, such as {date_string: 26 Jul 2024} or {enable_thinking: false}; null: none.
     """
     text_unit: Literal["record", "sentence"] = "record"
-    """Unit that counts as a record of the run: a record of the source, or a sentence."""
+    """What counts as one record of the run: a record of the source, or a sentence."""
     bad_rows: OnBadRows = OnBadRows.SKIP_EMPTY
-    """Rows that heldin skips and counts. skip-empty: rows without text. skip: all unusable rows. strict: none. Any
-    other unusable row is an error.
-    """
+    """Rows to skip and count. skip-empty: rows without text. skip: all unusable rows. strict: no rows. An unusable
+    row that is not skipped is an error."""
     public_validation: UserFilter | None = None
-    """Users who are neither audited nor in training. With finetune.select: best_public, the loss on their texts chooses
-    the checkpoint. null: none.
-    """
+    """Users who are neither audited nor in training. With finetune.select: best_public, the loss on the texts of
+    these users chooses the checkpoint. null: no such users."""
     users: UserFilter = UserFilter(min_records=20)
-    """The audited users. Each user needs at least 4 records: one for each of training, attacker, validation and test. A
-    preset sets its own default of ``min_records``.
-    """
+    """The audited users. Each user needs at least 4 records: one each for training, attacker, validation and test.
+    Each preset has its own default for ``min_records``."""
 
     def opened(self, reading: RowReading) -> Source:
         """Return the source of the run's records, with rows read as ``reading`` states.

@@ -26,19 +26,18 @@ class UserFilter:
     __pydantic_config__: ClassVar = DATACLASS_SECTION
 
     include: tuple[str, ...] = ("*",)
-    """Patterns of user names ("*@enron.com"); a user must match at least one pattern."""
+    """Patterns of user names to keep, such as "*@enron.com"; a user must match at least one."""
     exclude: tuple[str, ...] = ()
-    """Patterns of user names; a user must match no pattern."""
+    """Patterns of user names to leave out."""
     min_records: Count = MIN_RECORDS_TO_SPLIT
     """Minimum number of records per user."""
     max_records: Count | None = None
     """Maximum number of records per user. heldin leaves out users with more records. null: no limit."""
     max_users: Count | None = None
-    """Maximum number of users, drawn by the run's seed; null: all users. A maximum voids a user-level epsilon; to keep
-    this epsilon, use ``fraction``.
-    """
+    """Maximum number of users; the run's seed decides which users. null: all users. A maximum voids a user-level
+    epsilon; to keep this epsilon, use ``fraction``."""
     fraction: Annotated[float, Field(gt=0, le=1)] = 1.0
-    """Probability that heldin keeps a user; a separate coin decides for each user."""
+    """Probability of keeping a user. A separate coin decides for each user."""
 
     def admits(self, user: str) -> bool:
         """Return whether the name matches the patterns."""

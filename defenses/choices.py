@@ -72,13 +72,13 @@ class ClipQuantile(Choice):
     model_config = ConfigDict(use_attribute_docstrings=True)
 
     quantile: float = Field(0.5, gt=0.0, lt=1.0)
-    """Target share of units with a norm below the clip norm."""
+    """Share of units whose norm should be below the clip norm."""
     rate: Positive = 0.2
-    """Rate of change: each step multiplies the clip norm by exp(-rate (share below the clip norm - quantile))."""
+    """Speed at which the clip norm changes: each step multiplies the clip norm by exp(-rate (share below the clip
+    norm - quantile))."""
     share: float = Field(0.01, gt=0.0, lt=1.0)
-    """Share of the privacy budget for the counts of units below the clip norm. The noise on gradients becomes 1 /
-    sqrt(1 - share) times as large.
-    """
+    """Share of the privacy budget that is spent on counting the units below the clip norm. The noise on gradients
+    becomes 1 / sqrt(1 - share) times as large."""
 
     def next_norm(self, norm: float, below: float) -> float:
         """Return the clip norm of the next step, from this step's norm and the noised share of units below it."""
@@ -102,9 +102,9 @@ class ClipKind(Choice):
     """A kind of clipping. The defaults describe a kind that bounds nothing."""
 
     bounds_units: ClassVar[bool] = False
-    """Whether this kind bounds the contribution of one unit to a step."""
+    """Whether this kind bounds how much one unit contributes to a step."""
     filters: ClassVar[bool] = False
-    """Whether this kind leaves out units, so the run may halt."""
+    """Whether this kind leaves out units. If true, the run may halt."""
 
     @property
     def unit_norm(self) -> float | None:
@@ -352,9 +352,10 @@ class LocalUpdates(Choice):
     model_config = ConfigDict(use_attribute_docstrings=True)
 
     learning_rate: Positive
-    """Learning rate of the local steps; finetune.learning_rate applies to the noised sum over users."""
+    """Learning rate of the local steps. finetune.learning_rate is the rate of the step with the noised sum over
+    users."""
     batch_size: Count = 8
-    """Number of records in each local step; heldin divides the sum over records by this number."""
+    """Number of records in each local step. heldin divides the summed gradient by this number."""
     epochs: Count = 1
     """Number of passes over the user's records."""
 
@@ -365,7 +366,7 @@ class Workload(Choice):
     model_config = ConfigDict(use_attribute_docstrings=True)
 
     momentum: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.0
-    """Momentum of sgd, equal to finetune.momentum. For Adam, 0.9 is close."""
+    """Momentum of sgd; must equal finetune.momentum. For Adam, 0.9 is close."""
     decay: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.0
     """Share by which the weights shrink in a step (learning rate times weight decay)."""
 
@@ -379,9 +380,9 @@ class WeightCaps(Choice):
     model_config = ConfigDict(use_attribute_docstrings=True)
 
     user: Count
-    """Smallest number of records at which a user's weight is 1."""
+    """Smallest number of records at which a user has weight 1."""
     entity: Count
-    """Smallest number of records that name an entity at which the entity's weight is 1."""
+    """Smallest number of records naming an entity at which the entity has weight 1."""
 
 
 class TwoLevel(Choice):

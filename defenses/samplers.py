@@ -38,9 +38,9 @@ class SamplerKind(Choice, ABC):
     """A kind of sampling."""
 
     adjacencies: ClassVar[tuple[Adjacency, ...]] = ("add_remove", "zero_out")
-    """Neighbouring relations for which an accountant covers this kind."""
+    """Neighbouring relations under which heldin can compute epsilon for this kind."""
     by_coins: ClassVar[bool] = False
-    """Whether a separate coin, and nothing else, decides for each unit and step."""
+    """Whether only a separate coin for each unit and step decides which units a step uses."""
     draws_by_gaps: ClassVar[bool] = False
     """Whether heldin computes one digest for each step that uses a unit."""
     full_batch: ClassVar[bool] = False

@@ -81,7 +81,7 @@ class Lora:
     rank: Many = 8
     """Rank of the adapters."""
     alpha: Count = 16
-    """Numerator of the adapters' scale: alpha / ``rank``, or with ``rslora`` alpha / sqrt(``rank``)."""
+    """Number that sets the adapters' scale: alpha / ``rank``, or alpha / sqrt(``rank``) with ``rslora``."""
     targets: tuple[str, ...] | str = "all-linear"
     """Layers that get adapters: a list of names, a regular expression that matches whole names, or "all-linear". auto:
     the layers in which the gradients of public users are largest (``model.saliency``)."""
@@ -90,13 +90,13 @@ class Lora:
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """Probability of dropout on the adapters' inputs. Private training has no dropout, and needs the value 0."""
     modules_to_save: tuple[str, ...] = ()
-    """Names of layers, such as an lm_head that is not tied. heldin trains all parameters of these layers, and saves the
-    layers with the adapters.
-    """
+    """Names of layers to train in full, such as an lm_head that is not tied. heldin saves these layers with the
+    adapters."""
     rslora: bool = False
     """Whether to use rank-stabilised LoRA, with the scale alpha / sqrt(``rank``)."""
     dora: bool = False
-    """Whether to use DoRA: adapters change the direction of a weight, and a trained vector changes its magnitude."""
+    """Whether to use DoRA: the adapters change only the direction of a weight, and a separate trained vector changes
+    the magnitude."""
 
     def __post_init__(self) -> None:
         if self.rank < 1:
@@ -154,9 +154,9 @@ class Recipe:
     no limit.
     """
     optimizer: Optimizer = Optimizer.ADAM
-    """Optimizer, with PyTorch's defaults for all settings without a key here."""
+    """Optimizer. A setting without a key here has PyTorch's default."""
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    """Momentum of sgd; the other optimizers have no momentum."""
+    """Momentum, only for sgd."""
     learning_rate: Positive = 5e-5
     """Peak learning rate."""
     schedule: Schedule = Schedule.LINEAR
@@ -170,36 +170,31 @@ class Recipe:
     sequence_length: Count = 512
     """Maximum number of tokens of a record in training, with the end-of-text token. heldin cuts off the rest."""
     truncate: Truncate = field(default=Truncate.TURNS, repr=False)  # what it does is in the tokens
-    """Place to cut a row of turns that is too long. turns: after the last turn that fits; if no turn that counts fits,
-    at ``sequence_length``. tokens: at ``sequence_length``. heldin always cuts texts at ``sequence_length``.
-    """
+    """Where to cut a row of turns that is too long. turns: after the last turn that fits, or at ``sequence_length``
+    if no scored turn fits. tokens: at ``sequence_length``. heldin always cuts plain texts at ``sequence_length``."""
     loss_on: Counting | None = field(default=None, repr=False)
     """Part of a row of turns on which training counts the loss: all, the turns of one role, or the completion. null:
-    the assistant's turns of a chat, the completion of a prompt, and the whole of a text.
-    """
+    the assistant's turns of a chat, the completion of a prompt, or the whole text."""
     objective: PreferenceName | None = field(default=None, repr=False)  # what it does is in the records
-    """Loss of preference pairs. dpo: direct preference optimisation with the sigmoid loss; the model before training is
-    the reference. orpo: the loss on the chosen answer and an odds ratio. null: dpo for pairs. The loss of all other
-    rows is the cross entropy of their tokens."""
+    """Loss for preference pairs. dpo: direct preference optimisation with the sigmoid loss and the model before
+    training as reference. orpo: the loss on the chosen answer plus an odds ratio. null: dpo for pairs. Rows that
+    are not pairs always have the cross entropy of their tokens as loss."""
     beta: Positive | None = field(default=None, repr=False)
     """Beta of dpo, or the weight of the odds ratio of orpo; null: 0.1. Only for preference pairs."""
     label_smoothing: Annotated[float, Field(ge=0, lt=0.5)] = field(default=0.0, repr=False)
-    """Share of preference pairs in which dpo assumes that the two answers are swapped."""
+    """Share of preference pairs for which dpo assumes that the two answers are swapped."""
     evaluations: Few = 10
-    """Number of evaluations at evenly spaced steps. Each evaluation measures losses and AUROC; the last one is after
-    the last step.
-    """
+    """Number of evaluations during training, evenly spaced; the last is after the last step. Each evaluation
+    measures losses and AUROC."""
     checkpoint_every: Count = 200
     """Number of steps between resumable checkpoints."""
     select: Select = Select.BEST
-    """Checkpoint that becomes the result. best: lowest loss on members' validation records. best_public: lowest loss on
-    separate public users (corpus.public_validation). last: the last checkpoint. A user-level epsilon needs best_public
-    or last.
-    """
+    """Which checkpoint becomes the result. best: lowest loss on members' validation records. best_public: lowest
+    loss on separate public users (corpus.public_validation). last: the last checkpoint. A user-level epsilon
+    needs best_public or last."""
     patience: Count | None = None
-    """Number of evaluations in a row without a lower validation loss after which training stops; null: training never
-    stops early.
-    """
+    """Training stops after this many evaluations in a row without a lower validation loss. null: training never
+    stops early."""
     group_by_length: bool = True
     """Whether each batch has records of similar length, to save padding. The order of the batches is random."""
     precision: Precision = Precision.AUTO
@@ -219,11 +214,11 @@ class Recipe:
     reach the trackers only after the audit has decided the answer.
     """
     report_unnoised: bool = field(default=False, repr=False)
-    """Whether trackers on other machines also receive the un-noised numbers of a private run."""
+    """In a private run, whether trackers on other machines also receive numbers without noise."""
     lora: Lora | None = None
     """Settings of low-rank adapters, which heldin trains instead of all parameters; null: train all parameters."""
     seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
-    """Public seed of the adapters' initialisation, of dropout and of the order of records."""
+    """Public seed for the adapters' initial weights, dropout and the order of records."""
 
     def __post_init__(self) -> None:
         # Again, with messages in the config's words: code that builds a recipe does not go through pydantic.

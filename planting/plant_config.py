@@ -44,22 +44,17 @@ class PlantedSplit(Section):
     are audited.
     """
     canaries_only: bool = False
-    """Whether to audit only canary users. All real users are members; heldin adds canary rows, and leaves out
-    ``control_rows``.
-    """
+    """Whether to audit only canary users. If true, all real users are members. heldin adds canary rows, and leaves
+    out ``control_rows`` real rows."""
     control_rows: int = Field(200, ge=0, le=10_000)
-    """With ``canaries_only``: number of real rows that heldin leaves out at random, at most a tenth of all rows. The
-    audit compares training rows with these rows, to show that the model learned. 0: the audit cannot show that the
-    model learned.
-    """
+    """With ``canaries_only``: number of real rows to leave out at random, at most a tenth of all rows. The audit
+    compares training rows with the rows left out, to show that the model learned. 0: the audit cannot show that
+    the model learned."""
     attacker_fraction: float = Field(0.1, gt=0, lt=1)
-    """Share of an audited user's rows that heldin sets aside for the attacker, at least one row per user. Training
-    never uses these rows.
-    """
+    """Share of each audited user's rows to set aside for the attacker, at least one row per user. Training never
+    uses the attacker's rows."""
     evaluation_fraction: float = Field(0.1, gt=0, lt=1)
-    """Share of an audited user's rows that heldin sets aside to measure the loss on non-members, at least two rows per
-    user.
-    """
+    """Share of each audited user's rows to set aside for the loss on non-members, at least two rows per user."""
 
     @model_validator(mode="after")
     def _one_of_both(self) -> "PlantedSplit":
@@ -74,9 +69,8 @@ class PlantColumns(Section):
     """The columns of the training set. The text is a column, a prompt with a completion, or a list of messages."""
 
     user: str | None = "user"
-    """Column with user names. null: each row counts as a separate user. With null, split.canaries_only must be true,
-    and the audit makes no statement about people who wrote several rows.
-    """
+    """Column with user names. null: each row counts as a separate user. If null, split.canaries_only must be true,
+    and the audit makes no statement about people who wrote several rows."""
     text: str = "text"
     """Column with texts, if neither ``prompt`` nor ``messages`` is given."""
     prompt: str | None = None
@@ -84,9 +78,8 @@ class PlantColumns(Section):
     completion: str | None = None
     """Column with the completions of ``prompt``."""
     rejected: str | None = None
-    """Column with rejected texts, which training ranks below the completion, as in DPO. A canary user's row gets a
-    made-up text.
-    """
+    """Column with rejected texts, which training ranks below the completion, as in DPO. In the row of a canary user,
+    the rejected text is made up."""
     messages: str | None = None
     """Column with chat messages (role and content), or with turns of ShareGPT (from and value). The chat template turns
     messages into text.
@@ -142,15 +135,13 @@ class PlantConfig(MeasureKeys):
     these splits.
     """
     evidence: Literal["callback", "declared"]
-    """Evidence of the rows that the model was trained on. callback: the log of heldin.AuditCallback or
+    """Evidence for which rows the model was trained on. callback: the log of heldin.AuditCallback or
     heldin.watch_training; without this log, the audit certifies nothing. declared: the word of the person in
-    --declared-by.
-    """
+    --declared-by."""
     unseen: ExpandedPath | None = None
-    """File of rows with the same columns that no training uses, such as a test set. The audit compares training rows
-    with these rows, to show that the model learned, even if the model was trained on the original file. null: heldin
-    leaves out split.control_rows.
-    """
+    """File with rows that no training uses, such as a test set, with the same columns. The audit compares training
+    rows with the unseen rows, to show that the model learned, even if the model was trained on the original file.
+    null: heldin leaves out split.control_rows."""
     columns: PlantColumns = PlantColumns()
     """Names of the columns. In the planted training set, heldin replaces the names of users, and ids if there are any.
     """
@@ -163,46 +154,41 @@ class PlantConfig(MeasureKeys):
     template_options: dict[str, str | bool] | None = None
     """Values to pass to the chat template, such as {date_string: 26 Jul 2024}; null: none."""
     bad_rows: OnBadRows = OnBadRows.SKIP_EMPTY
-    """Rows that heldin leaves out and counts. skip-empty: rows without text. skip: all unusable rows. strict: none. Any
-    other unusable row is an error.
-    """
+    """Rows to leave out and count. skip-empty: rows without text. skip: all unusable rows. strict: no rows. An
+    unusable row that is not left out is an error."""
     score: Literal["all", "completion", "turns"] = "all"
-    """Part of a row that attacks score: the whole row, the completion, or the turns of ``role``. Give the part on which
-    training counts the loss.
-    """
+    """Part of a row to score: the whole row, the completion, or the turns of ``role``. Choose the part on which
+    training counts the loss."""
     role: str = "assistant"
-    """Role of the turns that attacks score under ``score: turns``."""
+    """With ``score: turns``: score the turns of this role."""
     users: UserFilter = UserFilter(min_records=10)
-    """Users who may be audited. Each needs at least 4 rows: one to train on, one for the attacker, and two to measure
-    losses.
-    """
+    """Users who may be audited. Each user needs at least 4 rows: one to train on, one for the attacker, and two to
+    measure losses."""
     split: PlantedSplit = PlantedSplit()
-    """The audited users, and the rows that heldin sets aside."""
+    """Who is audited, and which rows heldin sets aside."""
     reference: ExpandedName
-    """Hub name or folder of a model that was not trained on these users: the model before fine-tuning. This model is
-    the primary reference model of the attacks, and heldin makes canary users with it.
-    """
+    """Hub name or folder of a model that was not trained on these users: the model before fine-tuning. heldin uses
+    this model as the attacks' primary reference model, and to make canary users."""
     revision: str | None = None
-    """Branch, tag or commit of a hub name; null: the newest commit."""
+    """Branch, tag or commit of the reference model on the hub; null: the newest commit."""
     sequence_length: int = Field(512, ge=2)
-    """Number of tokens of a row that training will see. heldin inserts a canary user's substring within these tokens.
-    """
+    """Number of tokens that training will see of each row. heldin inserts a canary user's substring within these
+    first tokens."""
     canaries: tuple[CanarySpec, ...] = ()
     """Canary users to plant. A separate coin decides the membership of each canary user."""
     attack: AttackConfig = AttackConfig()
-    """The attacks that the audit will run, and the texts and access of the attacker."""
+    """The attacks that the audit will run, and what the attacker has: texts and access."""
     audit: AuditConfig = AuditConfig()
     """Settings of intervals, bounds and rates."""
     decision: DecisionConfig = DecisionConfig()
     """Thresholds that decide the answer."""
     release: Release | None = None
-    """People who will get the model, for the report; null: not stated."""
+    """Planned release: who gets the model, and with which access. null: not stated."""
     looks: int = Field(1, ge=1, le=100)
-    """Number of checkpoints that you will audit. heldin divides the error probabilities of bounds, verdicts and tests
-    among these audits.
-    """
+    """Number of checkpoints that you will audit. heldin divides the error probability of bounds, verdicts and tests
+    among the audits."""
     seed: int = Field(0, ge=0)
-    """Seed of public choices. Coins use a secret key instead."""
+    """Seed for public choices. Membership coins use a secret key instead."""
 
     @model_validator(mode="after")
     def _can_be_written(self) -> "PlantConfig":

@@ -14,13 +14,12 @@ class Release(Section):
     """
 
     access: Literal["weights", "log-probabilities", "top-k", "text"]
-    """Access of the people who get the model. weights: the files of the model. log-probabilities: the log-probabilities
-    of texts that these people send. top-k: the log-probabilities of the most probable next tokens. text: only the text
-    that the model writes. If the audit's attackers have less access than these people, the answer is never "no leak
-    found".
-    """
+    """Access of the people who get the model. weights: they get the model's files. log-probabilities: they see the
+    log-probabilities of texts that they send. top-k: they see the log-probabilities of the most probable next
+    tokens. text: they see only the text that the model writes. If the audit's attackers have less access, the
+    answer is never "no leak found"."""
     rate_limit: Count | str | None = None
-    """Limit on requests, as a number of queries per day or as a description; null: not stated."""
+    """Limit on requests, such as a number of queries per day, or a description; null: not stated."""
     owner: str | None = None
     """Person or team who is responsible for the model, for page one of the report; null: not stated."""
     purpose: str | None = None

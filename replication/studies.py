@@ -18,7 +18,7 @@ app = typer.Typer()
 def mean_estimation(
     to: StudyFolder = Path("runs/mean-estimation"),
     repeats: Annotated[
-        int, typer.Option(min=2, help="Simulations per setting, in addition to those for tuning.")
+        int, typer.Option(min=2, help="Number of simulations per setting, besides the simulations for tuning.")
     ] = 128,
     seed: Annotated[int, typer.Option(min=0, help="Seed for data, coins and noise.")] = 0,
     json: AsJson = False,
@@ -57,7 +57,9 @@ def concentration(
     group_size: Annotated[list[int] | None, typer.Option(min=1, help="Number of records per user. Repeatable.")] = None,
     users: Annotated[int, typer.Option(min=10, help="Maximum number of public users.")] = 128,
     model: Annotated[str | None, typer.Option(help="Model for the gradients (default: the base model).")] = None,
-    clip_norm: Annotated[float | None, typer.Option(help="C (default: the median norm of users' gradients).")] = None,
+    clip_norm: Annotated[
+        float | None, typer.Option(help="Clip norm C (default: the median norm of users' gradients).")
+    ] = None,
     set_: Annotated[list[str] | None, typer.Option("--set", help="Override, in YAML. Repeatable.")] = None,
     quiet: Quiet = False,
     device: DeviceOption = None,
@@ -104,7 +106,7 @@ def noise(to: StudyFolder = Path("runs/noise"), json: AsJson = False) -> None:
 def proposition(
     to: StudyFolder = Path("runs/proposition"),
     draws: Annotated[
-        int, typer.Option(min=2, help="Number of sequences to draw if there are too many to enumerate.")
+        int, typer.Option(min=2, help="Number of sequences to draw, if there are too many sequences to list them all.")
     ] = 100_000,
     seed: Annotated[int, typer.Option(min=0, help="Seed for sources and draws.")] = 0,
     json: AsJson = False,
@@ -136,8 +138,8 @@ def text_classification(
 ) -> None:
     """Train a text classifier with several mechanisms, and count test errors (Lai et al., Figure 3).
 
-    Texts without users are assigned to pseudo-users. An encoder is pre-trained on the texts of public pseudo-users. The
-    folder must be new.
+    The command assigns texts without users to pseudo-users. An encoder is pre-trained on the texts of public
+    pseudo-users. The folder for the results must be new.
     """
     from heldin.base.files import write_text
     from heldin.base.progress import reporter_for_this_terminal
@@ -161,12 +163,15 @@ def text_classification(
 def personalization(
     sweep: Annotated[Path, typer.Argument(help="Folder of a finished sweep, with models and ledgers.")],
     to: Annotated[Path, typer.Option("--out", help="Folder for the numbers.")] = Path("runs/personalization"),
-    users: Annotated[int, typer.Option(min=10, help="Maximum number of non-members per cell.")] = 200,
-    epochs: Annotated[int, typer.Option(min=1, help="Passes over half of a user's records.")] = 4,
+    users: Annotated[int, typer.Option(min=10, help="Maximum number of non-members per run.")] = 200,
+    epochs: Annotated[int, typer.Option(min=1, help="Number of passes over one half of a user's records.")] = 4,
     learning_rate: Annotated[
         list[float] | None,
         typer.Option(
-            help="Learning rate of SGD. Repeatable: public users' loss chooses among several; default: five rates."
+            help=(
+                "Learning rate of SGD. Repeatable: the rate with the lowest loss on public users is "
+                "used; default: five rates."
+            )
         ),
     ] = None,
     quiet: Quiet = False,
@@ -175,8 +180,8 @@ def personalization(
 ) -> None:
     """Train each model of a sweep further on each non-member's own records (Charles et al., Appendix G.2).
 
-    The command measures the loss on the other half of the user's records, before and after, for every defense. It
-    discards the models.
+    Training uses half of the user's records. The command measures the loss on the other half, before and after the
+    training, for every defense. The command then discards the models.
     """
     from heldin.base.errors import InputError
     from heldin.base.files import private_directory, write_text
@@ -198,18 +203,25 @@ def personalization(
 def grid(
     sweep: Annotated[Path, typer.Argument(help="Folder of a sweep with finished runs.")],
     over: Annotated[
-        str, typer.Option(help="Key for the columns, such as defense.cohort; or gradients, the number per step.")
+        str,
+        typer.Option(
+            help=("Key for the columns, such as defense.cohort; or gradients, the number of gradients per step.")
+        ),
     ],
     by: Annotated[
         str,
-        typer.Option(help="Key for the rows, such as defense.group_size; a key with words gives a line for each word."),
+        typer.Option(
+            help=(
+                "Key for the rows, such as defense.group_size. A key with words as values gives a line for each word."
+            )
+        ),
     ],
     each: Annotated[str | None, typer.Option(help="Key with a separate panel for each value.")] = None,
-    of: Annotated[str, typer.Option(help="loss, perplexity, gain, auroc or seconds.")] = "loss",
+    of: Annotated[str, typer.Option(help="Quantity to show: loss, perplexity, gain, auroc or seconds.")] = "loss",
     to: StudyFolder = Path("runs/grid"),
     json: AsJson = False,
 ) -> None:
-    """Show a finished sweep over two keys as a heat map or as lines (Charles et al., Figures 4 to 8, 13, 16, 17)."""
+    """Draw a finished sweep over two keys, as a heat map or as lines (Charles et al., Figures 4 to 8, 13, 16, 17)."""
     from typing import cast
 
     from replication import grid as view
@@ -256,7 +268,7 @@ def selected_records(
 def private_median(
     config: Annotated[Path, typer.Argument(help="Config of a run. The command counts its users' records.")],
     to: Annotated[Path, typer.Option("--out", help="File of the release; it must not exist.")],
-    epsilon: Annotated[float, typer.Option(help="Epsilon that each user pays.")] = 0.1,
+    epsilon: Annotated[float, typer.Option(help="Epsilon that this release costs each user.")] = 0.1,
     at_most: Annotated[int, typer.Option(min=1, help="Largest value that may be released.")] = 256,
     plan: Annotated[Path | None, typer.Option(help="plan.json of a training, to compute the joint epsilon.")] = None,
     set_: Annotated[list[str] | None, typer.Option("--set", help="Override, in YAML. Repeatable.")] = None,
@@ -265,7 +277,7 @@ def private_median(
 ) -> None:
     """Release the median number of records per user with differential privacy (Charles et al., section 6).
 
-    Every call spends epsilon again, so the command writes the release to a file that it never overwrites.
+    Every call spends epsilon again. For this reason, the command never overwrites the file of an earlier release.
     """
     from heldin.base.errors import InputError
     from heldin.base.files import write_text
@@ -305,7 +317,9 @@ def split_by_date(
 def pretraining_without(
     config: Annotated[Path, typer.Argument(help="Config of a run with model.pretrain.source, the corpus to clean.")],
     to: Annotated[Path, typer.Option("--out", help="New file, FILE.jsonl; FILE.json has the counts.")],
-    threshold: Annotated[float, typer.Option(help="Least similarity of n-grams for near-duplicates.")] = 0.8,
+    threshold: Annotated[
+        float, typer.Option(help="Two texts are near-duplicates if their n-grams are at least this similar.")
+    ] = 0.8,
     ngram: Annotated[int, typer.Option(min=1, help="Number of words per n-gram.")] = 5,
     url: Annotated[str | None, typer.Option(help="Column of the pre-training corpus with URLs.")] = None,
     fine_tuning_url: Annotated[
@@ -318,8 +332,8 @@ def pretraining_without(
 ) -> None:
     """Remove near-duplicates and URLs of the fine-tuning data from a pre-training corpus (Charles et al., Table 2).
 
-    The fine-tuning texts decide what remains. So a private run on a model that is trained on the result has no DP
-    guarantee.
+    The cleaned corpus depends on the fine-tuning texts. A private run has no DP guarantee if its base model was
+    trained on the cleaned corpus.
     """
     from heldin.base.errors import InputError
     from heldin.base.progress import reporter_for_this_terminal
@@ -335,11 +349,15 @@ def pretraining_without(
 
 @app.command("chats")
 def chats(
-    plays: Annotated[Path | None, typer.Option(exists=True, dir_okay=False, help="engdracor_plays.jsonl.gz.")] = None,
-    mails: Annotated[Path | None, typer.Option(exists=True, dir_okay=False, help="enron_by_sender.jsonl.gz.")] = None,
+    plays: Annotated[
+        Path | None, typer.Option(exists=True, dir_okay=False, help="Path of engdracor_plays.jsonl.gz.")
+    ] = None,
+    mails: Annotated[
+        Path | None, typer.Option(exists=True, dir_okay=False, help="Path of enron_by_sender.jsonl.gz.")
+    ] = None,
     to: Annotated[Path | None, typer.Option("--out", help="File for the chats (default: a file in runs/).")] = None,
 ) -> None:
-    """Make chats from plays or mails. No user's words are in another user's records."""
+    """Make chats from plays or mails. The words of each user appear only in records of the same user."""
     from heldin.base.errors import InputError
     from replication.chats import chats_of_mails, chats_of_plays, write_chats
 
@@ -378,7 +396,7 @@ def users(
     ] = None,
     banded: Annotated[bool, typer.Option("--banded", help="Also train with banded noise and Adam.")] = False,
     momentum: Annotated[
-        bool, typer.Option("--momentum", help="Also train ULS and banded noise by sgd with momentum.")
+        bool, typer.Option("--momentum", help="Also train ULS and banded noise with momentum SGD.")
     ] = False,
     set_: Annotated[list[str] | None, typer.Option("--set", help="Override, in YAML. Repeatable.")] = None,
     quiet: Quiet = False,
@@ -386,7 +404,7 @@ def users(
 ) -> None:
     """Measure the cost of user-level privacy for several numbers of users (docs/users.md).
 
-    Each rung is a sweep of heldin. If it is killed, the same command resumes it.
+    Each number of users has its own sweep. If the command is killed, run the same command again to resume the sweep.
     """
     from heldin.base.files import write_text
     from heldin.base.progress import reporter_for_this_terminal
@@ -434,7 +452,7 @@ def users_ways(
 ) -> None:
     """Compare ways to spend one budget: optimizer, noise, and trained layers (docs/users.md).
 
-    One sweep of heldin: if it is killed, the same command resumes it.
+    The command runs one sweep. If the command is killed, run the same command again to resume the sweep.
     """
     from heldin.base.progress import reporter_for_this_terminal
     from heldin.commands.finish import interruptible
@@ -457,7 +475,7 @@ def users_ways(
 
 @app.command("later-loss")
 def later_loss(
-    file: Annotated[Path, typer.Argument(help="after.jsonl.gz of split-by-date.")],
+    file: Annotated[Path, typer.Argument(help="File after.jsonl.gz from split-by-date.")],
     runs: Annotated[list[Path], typer.Argument(help="Folders of finished runs, with models.")],
     users: Annotated[int, typer.Option(min=1, help="Maximum number of users in the later part.")] = 1000,
     quiet: Quiet = False,
@@ -520,7 +538,7 @@ def pseudo_users(
 ) -> None:
     """Assign texts to pseudo-users by a normal distribution, to train language models (Lai et al., Appendix C).
 
-    A text that occurs several times is assigned only once. The file is a corpus for heldin run.
+    A text that occurs several times is assigned only once. heldin run can read the new file as a corpus.
     """
     from replication.pseudo_users import deal_file
 

@@ -33,7 +33,7 @@ class Published(Section):
     unit: Literal["auroc", "loss", "perplexity"]
     """Unit of the values: auroc, loss (nats per token) or perplexity."""
     values: tuple[float, float]
-    """The paper's value for ``against``, and the paper's value for ``variant``."""
+    """The values in the paper: first for ``against``, then for ``variant``."""
 
 
 class Finding(Section):
@@ -48,23 +48,20 @@ class Finding(Section):
     AUROC of the groups of canary users. gain: loss of the base model minus the loss on non-members' test texts.
     """
     variant: str
-    """Variant that differs from ``against``, or agrees with it, according to the finding."""
+    """Variant that, according to the finding, differs from ``against`` or agrees with it."""
     against: str | float
     """Variant, or number, with which heldin compares ``variant``."""
     share: Positive = 1.0
     """For gains: share of the gain of ``against`` with which heldin compares the gain of ``variant``."""
     beyond: tuple[str, str] | None = None
-    """For losses: a second pair of variants. heldin tests how far the first difference is below or above the difference
-    of this pair.
-    """
+    """For losses: a second pair of variants. heldin compares the difference between the first pair with the
+    difference between the second pair."""
     sizes: bool = False
-    """With ``beyond``: whether to compare absolute values, so the finding holds if the first difference is larger than
-    the other difference, whatever their signs.
-    """
+    """With ``beyond``: whether to compare the differences without their signs."""
     expect: Expected
     """Expected result: ``variant`` has less, more, or the same (alike)."""
     margin: Positive = MARGIN
-    """Differences below this number count as zero."""
+    """Differences smaller than this number count as zero."""
     published: Published | None = None
     """Values that the paper prints; null if the paper prints none."""
 

@@ -43,26 +43,23 @@ class SplitConfig(Section):
     """Settings of membership, and of the records that heldin sets aside."""
 
     audited: Audited = Audited.USERS
-    """Units whose membership a coin decides: users, entities named in records, or both users and entities as one pool.
-    Training uses a record if all audited users and entities in the record are members. Users who are not audited are
-    always members.
-    """
+    """Whose membership a coin decides: users, entities named in records, or users and entities together. Training
+    uses a record if all audited users and entities in the record are members. Users who are not audited are
+    always members."""
     entities: EntitySourceConfig | None = None
     """Source of entities, which finds the people who are named in a record. Only for an audit of entities under a
     defense without ``entities``.
     """
     categories: tuple[Category, ...] = Field(CATEGORIES, min_length=1)
-    """Categories of Lai et al. (2021), Table I, that ``entities`` may find."""
+    """Categories that ``entities`` may find, from Lai et al. (2021), Table I."""
     entity_records: Count = 4
-    """Minimum number of training records that must name an entity before the entity is audited."""
+    """heldin audits an entity only if at least this many training records name the entity."""
     assignment: SplitRule = SplitRule.COIN
-    """Rule that decides membership: an independent fair coin for each user, or an exact half. An exact half supports no
-    certified statement, and voids a user-level epsilon.
-    """
+    """How membership is decided: by an independent fair coin for each user, or by drawing an exact half. An exact
+    half supports no certified statement, and voids a user-level epsilon."""
     audit_pool: Annotated[Count, Field(ge=2)] | None = None
-    """Number of audited users and entities; all others are always members. null: all users and entities are audited. A
-    number voids a user-level epsilon.
-    """
+    """Number of audited users and entities; all others are always members. null: all users and entities are audited.
+    A fixed number voids a user-level epsilon."""
     audit_fraction: float | None = Field(None, gt=0, le=1)
     """Probability that a user is audited, by a separate public coin; all other users are always members. null: all
     users are audited. Unlike ``audit_pool``, this key does not void a user-level epsilon.
@@ -70,13 +67,11 @@ class SplitConfig(Section):
     seed: Seed | None = None
     """Seed that decides which records heldin sets aside; null: the seed of the run."""
     attacker_fraction: float = Field(0.1, gt=0, lt=1)
-    """Share of each user's records that heldin sets aside for the attacker, at least one record. Training never uses
-    these records.
-    """
+    """Share of each user's records to set aside for the attacker, at least one record. Training never uses the
+    attacker's records."""
     evaluation_fraction: float = Field(0.1, gt=0, lt=1)
-    """Share of each user's records that heldin sets aside for validation and test together, at least one record for
-    each.
-    """
+    """Share of each user's records to set aside for validation and test together, at least one record for validation
+    and one for test."""
 
     @model_validator(mode="after")
     def _entities_are_audited(self) -> "SplitConfig":
@@ -97,7 +92,8 @@ class PublicTexts(Section):
     source: CorpusSource | None = None
     """Public corpus; null: the run's corpus without its audited users."""
     users: UserFilter = UserFilter(min_records=1)
-    """Public users, among the users of ``source``, or without ``source`` among the unaudited users."""
+    """Which public users to take from ``source``. Without ``source``, heldin takes them from the users who are not
+    audited."""
     max_records_per_user: Count | None = None
     """Maximum number of records per user; heldin takes the first records. null: all."""
 
@@ -106,7 +102,8 @@ class SaliencyConfig(PublicTexts):
     """Public users whose gradients pick the layers for adapters (``finetune.lora.targets: auto``)."""
 
     users: UserFilter = UserFilter(min_records=1, max_users=256)
-    """Public users, among the users of ``source``, or without ``source`` among the unaudited users."""
+    """Which public users to take from ``source``. Without ``source``, heldin takes them from the users who are not
+    audited."""
     max_records_per_user: Count | None = 8
     """Maximum number of records per user; heldin takes the first records. null: all."""
 
@@ -115,11 +112,10 @@ class PretrainConfig(PublicTexts):
     """A tiny GPT-Neo, which heldin trains from scratch on public users, who are not audited."""
 
     shape: TinyModel = TinyModel()
-    """Shape of the model."""
+    """Size and layers of the model."""
     recipe: Recipe = Field(PRETRAINING, json_schema_extra=KEEPS_DEFAULTS)
-    """Hyperparameters of the pre-training. There are no validation users, so ``select`` must be last and ``patience``
-    null.
-    """
+    """Hyperparameters of pre-training. Pre-training has no validation users, so ``select`` must be last and
+    ``patience`` null."""
 
     @model_validator(mode="before")
     @classmethod
@@ -161,11 +157,11 @@ class ModelConfig(Section):
     base: ExpandedName | None = None
     """Hub name or folder of a causal language model (safetensors). Give either ``base`` or ``pretrain``."""
     revision: str | None = None
-    """Branch, tag or commit of a hub name; null: the newest commit."""
+    """Branch, tag or commit of the model on the hub; null: the newest commit."""
     pretrain: PretrainConfig | None = None
     """A tiny model that heldin pre-trains first, instead of ``base``."""
     saliency: SaliencyConfig | None = None
-    """Public users whose gradients pick the layers for adapters; only for ``finetune.lora.targets: auto``."""
+    """Public users whose gradients pick the layers with adapters; only for ``finetune.lora.targets: auto``."""
 
     @model_validator(mode="after")
     def _one_of_both(self) -> "ModelConfig":
@@ -196,13 +192,12 @@ class RunConfig(MeasureKeys):
     --out.
     """
     seed: Seed = 0
-    """Seed of public choices, such as samples of users, and of records that heldin sets aside. Membership coins and
-    noise use a secret key instead.
-    """
+    """Seed for public choices, such as which users to sample and which records to set aside. Membership coins and
+    noise use a secret key instead."""
     corpus: CorpusConfig
     """The texts and their users."""
     split: SplitConfig = SplitConfig()
-    """Settings of membership, and of the records that heldin sets aside."""
+    """How membership is decided, and which records heldin sets aside."""
     model: ModelConfig
     """The model before fine-tuning."""
     finetune: Recipe = Recipe()
@@ -210,22 +205,22 @@ class RunConfig(MeasureKeys):
     defense: Defense = NoDefense()
     """The defense during training: no defense, only clipping, or a differentially private mechanism."""
     previous: tuple[PreviousConfig, ...] | None = None
-    """Earlier releases about the same people, each as a path or {plan: PATH, times: N}. []: there are none. null: not
-    stated. The report and the model card list the earlier releases, and give the epsilon of all releases together.
-    """
+    """Earlier releases about the same people, each as a path or {plan: PATH, times: N}. []: there were no earlier
+    releases. null: not stated. The report and the model card list the earlier releases, and give one epsilon for
+    all releases together."""
     data_defenses: tuple[DataDefense, ...] = ()
-    """Steps that heldin applies to the training records before training, in this order, such as deduplication and caps.
-    """
+    """Steps such as deduplication and caps, in order. heldin applies the steps to the training records before
+    training."""
     canaries: tuple[CanarySpec, ...] = ()
     """Canary users to plant. A separate coin decides the membership of each canary user."""
     attack: AttackConfig = AttackConfig()
-    """The attacks to run, and the texts and access of the attacker."""
+    """The attacks to run, and what the attacker has: texts and access."""
     audit: AuditConfig = AuditConfig()
     """Settings of intervals, bounds and rates."""
     decision: DecisionConfig = DecisionConfig()
     """Thresholds that decide the answer."""
     release: Release | None = None
-    """People who will get the model, for the report; null: not stated."""
+    """Planned release: who gets the model, and with which access. null: not stated."""
 
     @model_validator(mode="after")
     def _sequence_fits(self) -> "RunConfig":

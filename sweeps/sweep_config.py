@@ -21,28 +21,26 @@ class Resources(Section):
     """Machines and processes for the runs of the sweep (cells)."""
 
     workers: Few = 1
-    """Number of cells that run at the same time. On a Ray cluster, this is the number on the smallest machine, unless
-    ``threads`` sets the cores of each cell.
-    """
+    """Number of runs at the same time. On a Ray cluster, this is the number on the smallest machine, unless
+    ``threads`` sets the cores of each run."""
     processes: Few = 1
-    """Number of processes of each cell. torchrun starts these processes, and they share the training. If there are
-    GPUs, each process has one GPU.
-    """
+    """Number of processes that share the training of one run. torchrun starts the processes. If there are GPUs, each
+    process has one GPU."""
     threads: Few | None = None
     """Number of threads per process; null: an equal share of the machine's cores."""
     mirror_models: bool = False
-    """Whether --mirror also copies the models of the cells."""
+    """Whether --mirror also copies the models of the runs."""
 
 
 class DecisionRule(Section):
     """The rule that chooses the variant to release. It is fixed before any measurement."""
 
     require: tuple[RequirementConfig, ...] = Field(min_length=1)
-    """Requirements; the selected variant must meet every requirement."""
+    """Requirements. The selected variant must meet all of them."""
     prefer: Measure
     """Quantity that decides among the variants that meet all requirements."""
     candidates: tuple[str, ...] = Field(min_length=1)
-    """Variants that may be released, at most three, because heldin divides the error probability among them."""
+    """Variants that may be released, at most three. heldin divides the error probability among them."""
     level: float = Field(0.05, gt=0, lt=0.5)
     """Maximum probability that heldin recommends a variant that does not meet a limit."""
 
@@ -63,7 +61,7 @@ class Tuning(Section):
     separately for each of its combinations. The config needs corpus.public_validation.
     """
     blocks: Few = 1
-    """Number of repetitions of each combination, with new coins and seeds. The mean over the repetitions decides."""
+    """Number of repetitions of each combination, with new coins and seeds. The mean over all repetitions decides."""
 
 
 class SweepConfig(Section):
@@ -74,17 +72,17 @@ class SweepConfig(Section):
     base: str
     """Config of a run that all variants change, as a path relative to this file."""
     variants: dict[Name, dict[str, Any] | None] = Field(min_length=1)
-    """For each variant, by name: the keys of the config that differ. heldin merges sections key by key, and compares
-    all other variants with the first variant.
-    """
+    """Variants by name, each with the config keys that differ. heldin merges sections key by key, and compares every
+    other variant with the first variant."""
     axes: dict[str, dict[str, Annotated[list[Any], Field(min_length=1)]]] = Field(default_factory=dict)
-    """For each variant, by name: config keys with several values. Each combination of values makes a variant."""
+    """For each variant, by name: config keys with several values. Each combination of values becomes a separate
+    variant."""
     blocks: Few = 1
     """Number of repetitions of the sweep, each with new coins, seeds and keys."""
     tune: Tuning | None = None
     """Tuning before the sweep; null: none."""
     decision: DecisionRule | None = None
-    """Rule that chooses the variant to release; null: no variant is chosen."""
+    """Rule that chooses the variant to release; null: heldin chooses no variant."""
     scales: dict[Name, dict[str, Any]] = Field(default_factory=dict)
     """Other sizes of this sweep, by name: keys of this file that --scale NAME changes, section by section. null removes
     a key.

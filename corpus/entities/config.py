@@ -18,7 +18,7 @@ class WordsConfig(Section):
     path: ExpandedPath
     """File with one name on each line, optionally followed by a tab and a category."""
     category: Category = "person"
-    """Category of the names that have no category in the file."""
+    """Category for names without a category in the file."""
 
     def source(self) -> EntitySource:
         """Return the source. Raises InputError if the file does not exist."""

@@ -43,11 +43,10 @@ class SyntheticCorpusConfig(SourceConfig):
     _columns: Columns = PrivateAttr(_COLUMNS)
     kind: Literal["synthetic"]
     parameters: SyntheticCorpus = SyntheticCorpus()
-    """Number of users, and how much their texts differ."""
+    """Number of made-up users, and how much their texts differ."""
     rows: MadeUpRows = MadeUpRows.MAILS
-    """Content of the rows. mails: texts. chats: a user's request, and the mail as the assistant's answer. pairs:
-    preference pairs of a mail and a draft.
-    """
+    """Content of the rows. mails: texts. chats: a user's request and, as the assistant's answer, a mail. pairs:
+    preference pairs of a mail and a draft."""
 
     def source(self) -> Source:
         """Return the source that generates the corpus."""

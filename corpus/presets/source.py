@@ -24,11 +24,10 @@ class PresetCorpus(SourceConfig):
     name: Annotated[str, WithJsonSchema({"type": "string", "enum": list(PRESETS)})]
     """Name of the preset; `heldin corpus presets` describes each preset."""
     path: ExpandedPath
-    """File or folder of the dataset, in the published format."""
+    """File or folder of the dataset, in the format in which it was published."""
     tokenizer: ExpandedName | None = None
-    """Hub name or folder of the tokenizer that counts tokens for the preset's thresholds; null: count words between
-    blanks.
-    """
+    """Hub name or folder of a tokenizer. The preset's thresholds count tokens of this tokenizer. null: count words
+    between blanks."""
 
     @model_validator(mode="after")
     def _known(self) -> "PresetCorpus":

@@ -65,9 +65,8 @@ class Columns:
     """Column with dates; null: none."""
     spans: str | None = None
     """Column with the parts of the text that count, as pairs of character positions (from, up to) such as [[0, 12],
-    [40, 55]]. Training counts the loss on the tokens of these parts, and attacks score these parts. null: the whole
-    text counts, as in a row without a value.
-    """
+    [40, 55]]. Training counts the loss only on these parts, and attacks score only these parts. null, or a row
+    without a value: the whole text counts."""
 
     def named(self) -> dict[str, str]:
         """Return a map from role to column name, for the roles that have a column."""

@@ -46,11 +46,12 @@ class TextFormat:
     __pydantic_config__: ClassVar = DATACLASS_SECTION
 
     encoding: str | None = None
-    """Character encoding, such as cp1252; null: the encoding in the byte order mark, or UTF-8 if there is none."""
+    """Character encoding, such as cp1252. null: the encoding in the byte order mark, or UTF-8 without such a mark."""
     delimiter: str | None = None
-    """Character between the fields of a CSV file; null: comma, semicolon, tab or |, as in the header."""
+    """Character between the fields of a CSV file. null: comma, semicolon, tab or |, whichever the header uses."""
     field: str | None = None
-    """Key of the list of rows, in a JSON file that is one object. A dot in the key reaches into an inner object."""
+    """Key under which a JSON file holds its list of rows, if the file is one object. A dot in the key reaches into
+    an inner object."""
 
     def __post_init__(self) -> None:
         if self.delimiter is not None and (len(self.delimiter) != 1 or self.delimiter in '"\r\n'):

@@ -19,11 +19,11 @@ class Deduplicate(DataSideDefense):
 
     kind: Literal["deduplicate"] = "deduplicate"
     scope: Literal["user", "corpus"] = "user"
-    """Texts that heldin compares. user: the texts of each user with each other. corpus: all texts, which voids a
-    user-level epsilon.
-    """
+    """Texts to compare with each other. user: texts by the same user. corpus: all texts, which voids a user-level
+    epsilon."""
     threshold: Annotated[float, Field(gt=0, le=1)] = 1.0
-    """Smallest estimated Jaccard similarity of n-grams at which two texts count as similar; 1: only equal texts."""
+    """Two texts count as similar if the estimated Jaccard similarity of their n-grams is at least this number. 1:
+    only equal texts."""
     ngram: Few = 5
     """Number of words in an n-gram."""
 

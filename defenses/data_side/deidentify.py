@@ -23,9 +23,9 @@ class DeIdentify(DataSideDefense):
 
     kind: Literal["deidentify"] = "deidentify"
     entities: EntitySourceConfig
-    """Source of entities, which finds the mentions. A name that the source misses stays in the text."""
+    """Source of entities. It finds the names to replace; a name that it misses stays in the text."""
     categories: Annotated[tuple[Category, ...], Field(min_length=1)] = CATEGORIES
-    """Categories of Lai et al. (2021), Table I, to replace."""
+    """Categories of entities to replace, from Lai et al. (2021), Table I."""
 
     rewrites: ClassVar[bool] = True
 

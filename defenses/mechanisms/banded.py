@@ -40,13 +40,12 @@ class BandedDefense(SampledDefense, UserRecords):
 
     kind: Literal["banded"]
     bands: Many | Literal["auto"] = "auto"
-    """Number b of groups of users, and of steps over which noise is correlated. A user can be drawn only in every b-th
-    step, with b times the probability of "uls". 1: the same as "uls". auto: the accountant takes the power of two with
-    the smallest error of the optimizer's sums at ``target_epsilon``. For this choice, the accountant uses only public
-    constants.
-    """
+    """Number of groups of users, b. Each step draws users from the next group, with b times the probability of
+    "uls", and noise is correlated over b steps. 1: the same as "uls". auto: the power of two with the smallest
+    error in the optimizer's sums at ``target_epsilon``. To choose this power, the accountant uses only public
+    constants."""
     workload: Workload = PREFIX_SUMS
-    """Sums of gradients whose error ``bands: auto`` minimises; by default the sums of plain SGD."""
+    """Sums of gradients for which ``bands: auto`` minimises the error; by default, the sums of plain SGD."""
 
     @model_validator(mode="before")
     @classmethod

@@ -12,9 +12,9 @@ class ClippingDefense(DefenseConfig):
 
     kind: Literal["clip"]
     unit: Literal["example", "batch"]
-    """Gradient to clip: the gradient of each example, or the gradient of the batch."""
+    """What to clip: the gradient of each example, or the gradient of the batch."""
     clip_norm: ClipNorm | None = None
-    """Clip norm; null: the smallest gradient norm of a plain run, which heldin trains first."""
+    """Clip norm. null: heldin first trains without a defense, and takes the smallest gradient norm of that training."""
 
     def plan(self, given: Given) -> dict[str, Any]:
         """Return the plan's fields, with the norm in the config or the measured norm."""

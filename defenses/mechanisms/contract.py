@@ -58,11 +58,11 @@ class DefenseConfig(Section, ABC):
     is_plain: ClassVar[bool] = False
     """Whether this kind is plain training without a defense."""
     protects_named: ClassVar[bool] = False
-    """Whether this kind also protects people who are named in others' records."""
+    """Whether this kind also protects people whom other people's records name."""
     may_halt: ClassVar[bool] = False
     """Whether training may end without a model."""
     repeats_records: ClassVar[bool] = False
-    """Whether training repeats the records of users who have fewer than the plan's number of records."""
+    """Whether training repeats a user's records if the user has fewer records than the plan says."""
 
     @abstractmethod
     def plan(self, given: Given) -> dict[str, Any]:
@@ -193,11 +193,11 @@ class Level(ABC):
     protects_named: ClassVar[bool] = False
     """Whether the plan also protects people who are named in records."""
     counts_users: ClassVar[bool] = False
-    """Whether bounds on attackers are bounds on users."""
+    """Whether a bound on attackers is a bound for users."""
     protects_records: ClassVar[bool] = False
     """Whether the protected unit is a record."""
     caps_users: ClassVar[bool] = False
-    """Whether heldin chooses each user's records once, before training."""
+    """Whether heldin chooses the records of each user only once, before training."""
     cannot_calibrate: ClassVar[str | None] = None
     """Reason why heldin cannot find the noise for an epsilon; None if heldin can find the noise."""
 

@@ -97,18 +97,17 @@ class DeclaredDefense(NoisedDefense, ABC):
     """A mechanism of another package. The epsilon follows from the package's declaration."""
 
     unit: ClassVar[Literal["user", "example"]]
-    """Unit that the mechanism samples, clips and protects: a user with all records, or a single record."""
+    """Unit that the mechanism samples, clips and protects: a user with all records, or one record."""
     relation: ClassVar[Adjacency] = "add_remove"
     """Neighbouring relation of the declared event."""
 
     clip_norm: ClipNorm = 1.0
-    """Clip norm: largest L2 norm of each unit's gradient."""
+    """Clip norm: the largest L2 norm that a unit's gradient has after clipping."""
     micro_records: Many = 64
-    """Maximum number of records in one backward pass; this number affects only memory."""
+    """Maximum number of records in one backward pass. This number affects only memory use."""
     white_box: ExpandedPath | None = None
-    """File with the output of ``heldin white-box --plan PLAN --json`` for this mechanism with the installed code; null:
-    the report states that nobody ran a white-box audit.
-    """
+    """File with the output of ``heldin white-box --plan PLAN --json``, run for this mechanism with the installed
+    code. null: the report states that nobody ran a white-box audit."""
 
     @abstractmethod
     def dp_event(self) -> "DpEvent":

@@ -21,9 +21,10 @@ class FilterDefense(UserRecords):
 
     kind: Literal["filter"]
     target_epsilon: Positive
-    """Epsilon per user for which heldin calibrates the noise."""
+    """Epsilon per user. heldin adds enough noise to meet this epsilon."""
     tau: Positive
-    """Distance within which the gradients of most users must be in every step; otherwise the run halts."""
+    """In every step, the gradients of most users must be within this distance of each other; otherwise the run
+    halts."""
 
     @property
     def calibrated_to(self) -> float:

@@ -31,26 +31,25 @@ class NoisedDefense(DefenseConfig, ABC):
     is_private: ClassVar[bool] = True
 
     population: Count
-    """Public number of users ("uls", "banded", "filter") or of records (other kinds), from which heldin computes
-    sampling rate and delta. With "filter", users who are missing from this number count as users with a zero gradient.
-    """
+    """Public number of users ("uls", "banded", "filter") or of records (other kinds). heldin computes the sampling
+    rate and delta from this number. With "filter", if the corpus has fewer users, each missing user counts as a
+    zero gradient."""
     steps: Count
     """Number of optimizer steps, which replaces finetune.epochs."""
     delta: Annotated[float, Field(gt=0, lt=1)] | DeltaRule = "units^-1.1"
-    """delta of the guarantee: a number, or a power of a public number. "units^-1.1" uses the number of protected users.
-    This number is ``population``, or ``protected_users`` if records are sampled. For the kind "example", "units^-1.1"
-    uses the number of records, ``population``. "examples^-1.1" uses ``examples``, as in Charles et al. (2024), section
-    5. A delta above one over the number of protected units guarantees almost nothing.
-    """
+    """delta of the guarantee: a number, or a power of a public number. "units^-1.1" uses the number of protected
+    users. This number is ``population``, or ``protected_users`` if the kind samples records. For the kind
+    "example", "units^-1.1" uses the number of records, ``population``. "examples^-1.1" uses ``examples``, as in
+    Charles et al. (2024), section 5. A delta above one over the number of protected units guarantees almost
+    nothing."""
     examples: Count | None = None
-    """Public number of records before any cap, only for ``delta: examples^-1.1``."""
+    """Public number of records before any cap; only needed for ``delta: examples^-1.1``."""
     secure_noise: bool = False
-    """Whether a cryptographic generator (AES-256 in counter mode) draws the noise. This generator is slower than the
-    default, Philox.
-    """
+    """Whether to draw the noise with a cryptographic generator (AES-256 in counter mode), which is slower than the
+    default, Philox."""
     base_model_saw_protected: bool = False
-    """Whether the base model or the tokenizer was trained on protected users' texts, or on texts selected by comparison
-    with such texts. If so, the guarantee is void."""
+    """Whether the base model or the tokenizer was trained on texts by protected users, or on texts chosen for their
+    similarity to such texts. If true, the guarantee is void."""
 
     @property
     def units(self) -> int | None:
@@ -102,27 +101,27 @@ class SampledDefense(NoisedDefense, ABC):
     """The settings that all defenses with sampling, clipping and noise in every step share."""
 
     cohort: Count
-    """Expected number of units in a step if training has ``population`` units. A unit is a user ("uls", "banded") or a
-    record (other kinds). At most ``population``. heldin divides the sum of each step by this number.
-    """
+    """Expected number of units per step, if training has ``population`` units. A unit is a user ("uls", "banded") or
+    a record (other kinds). At most ``population``. heldin divides the summed gradients of each step by this
+    number."""
     target_epsilon: Positive | None = None
-    """Epsilon for which heldin calibrates the noise. The epsilon is per user; for "example" it is per record, and for
-    "user-entity" per user and entity together, or per ``exposed`` records. Give either ``target_epsilon`` or
-    ``noise_multiplier``.
-    """
+    """Epsilon to meet; heldin computes the necessary noise. The epsilon is per user. For "example", it is per
+    record. For "user-entity", it is per user and entity together or, without caps, for ``exposed`` records. Give
+    either ``target_epsilon`` or ``noise_multiplier``."""
     # 0 is allowed: such a plan is built and labelled "no DP guarantee", not refused.
     noise_multiplier: NotNegative | None = None
     """Standard deviation of the noise divided by ``clip_norm``."""
     clip_norm: ClipNorm = 1.0
-    """Clip norm: largest L2 norm of a unit's gradient."""
+    """Clip norm: the largest L2 norm that a unit's gradient has after clipping."""
     clip_kind: Literal["flat", "normalised"] = "flat"
     """Kind of clipping. flat: scale down gradients above ``clip_norm``. normalised: also divide by ``clip_norm``, so
     the best learning rate no longer depends on ``clip_norm``.
     """
     protected_users: Count | None = None
-    """Public number of users, if records are sampled. heldin uses this number for delta and the warning about delta."""
+    """Public number of users, for kinds that sample records. heldin uses this number to compute delta, and to warn
+    if delta is too large."""
     micro_records: Many = 64
-    """Maximum number of records in one backward pass; this number affects only memory."""
+    """Maximum number of records in one backward pass. This number affects only memory use."""
 
     @model_validator(mode="after")
     def _one_scale(self) -> Self:
@@ -174,13 +173,11 @@ class ShuffledDefense(SampledDefense, ABC):
     """The settings of defenses that can shuffle cohorts, and let the clip norm follow a quantile."""
 
     sampler: Literal["poisson", "shuffled"] = "poisson"
-    """Way to draw cohorts. poisson: a separate coin decides for each unit and step. shuffled: heldin cuts cohorts from
-    a shuffled list, as most trainers do, and states no DP guarantee.
-    """
+    """How to draw the units of a step. poisson: a separate coin decides for each unit and step. shuffled: heldin
+    takes the units in turn from a shuffled list, as most trainers do, and states no DP guarantee."""
     clip_quantile: ClipQuantile | None = None
-    """Rule by which the clip norm follows a quantile of the units' norms, within the same epsilon; ``clip_norm`` is
-    then the clip norm of the first step. null: the clip norm is constant.
-    """
+    """Rule that moves the clip norm to a quantile of the units' gradient norms, within the same epsilon.
+    ``clip_norm`` is then the clip norm of the first step. null: the clip norm is constant."""
 
     @property
     def followed_quantile(self) -> ClipQuantile | None:
@@ -213,12 +210,11 @@ class UserRecords(NoisedDefense, ABC):
     """The settings of defenses with a limited number of records per user."""
 
     group_size: Many = 1
-    """Number of records per user: at most this many in a step ("uls", "banded", "filter"), at most this many in
-    training ("els"), or exactly this many ("group")."""
+    """Number of records per user: a maximum for each step ("uls", "banded", "filter"), a maximum for the whole
+    training ("els"), or the exact number ("group")."""
     record_selection: RecordSelection = "random"
-    """Rule that chooses among the records of a user with more than ``group_size`` records; "random_chunk" is only for
-    "uls" and "banded".
-    """
+    """Rule that chooses records, if a user has more than ``group_size``. "random_chunk" is only for "uls" and
+    "banded"."""
 
     @property
     def promises_users(self) -> bool:
@@ -248,7 +244,7 @@ class NamedPeopleDefense(SampledDefense, ABC):
     entities: EntitySourceConfig | None = None
     """Source of entities, which finds the people who are named in a record."""
     categories: tuple[Category, ...] = Field(CATEGORIES, min_length=1)
-    """Categories of Lai et al. (2021), Table I, that count as entities."""
+    """Categories that count as entities, from Lai et al. (2021), Table I."""
 
     @property
     def promises_users(self) -> bool:

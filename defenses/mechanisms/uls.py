@@ -18,9 +18,8 @@ class UlsDefense(ShuffledDefense, UserRecords):
     cap: Count | None = None
     """Maximum number of users in a step, only with Poisson sampling; null: no maximum."""
     local: LocalUpdates | None = None
-    """Local steps on a drawn user's records. heldin clips the resulting change of the model instead of a gradient
-    (DP-FedAvg). Only with Poisson sampling without ``cap``.
-    """
+    """Local steps on the records of a drawn user. heldin then clips the change of the model instead of a gradient
+    (DP-FedAvg). Only with Poisson sampling without ``cap``."""
 
     @model_validator(mode="after")
     def _possible(self) -> Self:

@@ -38,9 +38,9 @@ class EndpointConfig(Section):
     url: ExpandedName
     """Base URL of the server's API, such as https://host/v1. Requests go to /completions below this URL."""
     chat: bool = False
-    """Whether requests go to /chat/completions, which does not return log-probabilities of a given text."""
+    """Whether to send requests to /chat/completions, which cannot return log-probabilities of a given text."""
     tokenizer: ExpandedName | None = None
-    """Folder or hub name of the served models' tokenizer; null: send texts instead of tokens."""
+    """Folder or hub name of the tokenizer that the served models use. null: heldin sends texts instead of tokens."""
     context: Annotated[Many, Field(ge=3)] | None = None
     """Maximum number of tokens per request; null: the context length that the server reports, but at most 2,048."""
     api_key_env: str | None = None
@@ -50,7 +50,7 @@ class EndpointConfig(Section):
     concurrency: Few = 4
     """Maximum number of requests at the same time."""
     timeout: Positive = 120.0
-    """Number of seconds that heldin waits for an answer before it sends the request again."""
+    """Seconds to wait for an answer before heldin sends the request again."""
     max_tries: Few = 6
     """Maximum number of attempts per request, including the first."""
     price_per_million: NotNegative | None = None
@@ -104,23 +104,21 @@ class CheckpointAttacks(Section):
     ``release`` decides which answer counts.
     """
     names: tuple[Annotated[str, NameOfKind(ATTACKS)], ...] = DEFAULT_ATTACKS
-    """Attacks to run; by default all attacks of each level in ``access``."""
+    """Attacks to run; by default, all attacks of each access level in ``access``."""
     primary: Annotated[str, NameOfKind(ATTACKS)] = "likelihood-ratio"
-    """The primary attack, which must be one of ``names``; by default the first attack of the strongest level."""
+    """The primary attack, which must be in ``names``; by default, the first attack of the strongest access level."""
     aggregations: tuple[Annotated[str, one_of(AGGREGATIONS)], ...] = ("mean", "min", "max")
-    """Ways to combine the scores of a user's texts into one score; the first way is the primary aggregation."""
+    """Ways to combine the scores of a user's texts into one score. The first entry is the primary aggregation."""
     turns: Counting | None = None
-    """Turns that attacks score, if rows are turns: all, the turns of user or assistant, or the completion. Give the
-    turns on which training counted the loss. null: the assistant's turns, or the completion.
-    """
+    """Turns to score, if rows are turns: all, the turns of the user or of the assistant, or the completion. Choose
+    the turns on which training counted the loss. null: the assistant's turns, or the completion."""
     max_characters: Count = 4000
-    """Attacks score this many characters from the beginning of each text."""
+    """Attacks score only this many characters from the beginning of each text."""
     precision: PrecisionChoice | None = None
-    """Precision of models on this machine for scoring; see attack.precision of a run. auto: all models get the
-    precision of the target's stored weights. null: fp32, or auto if fp32 needs too much memory.
-    """
+    """Precision of models on this machine during scoring; see attack.precision of a run. auto: all models use the
+    precision in which the audited model's weights are stored. null: fp32, or auto if fp32 needs too much memory."""
     sampling: SamplingConfig = SamplingConfig()
-    """Requests of attackers who do not see log-probabilities of given texts."""
+    """Requests that an attacker sends who cannot see log-probabilities of given texts."""
 
     @model_validator(mode="before")
     @classmethod
@@ -148,7 +146,7 @@ class CheckpointConfig(MeasureKeys):
     name: str = Field("audit", pattern=r"^[^/\x00-\x1f]*[^/.\x00-\x1f][^/\x00-\x1f]*$")
     """Name of the audit, for the report. heldin writes the results to runs/NAME, or to --out."""
     model: ExpandedName
-    """Folder or hub name of the model or LoRA adapter; with ``endpoint``, name of the model on the server."""
+    """Folder or hub name of the model or LoRA adapter. With ``endpoint``: the name of the model on the server."""
     reference: Annotated[
         tuple[ExpandedName, ...],
         BeforeValidator(_several, json_schema_input_type=str | tuple[str, ...]),
@@ -168,29 +166,24 @@ class CheckpointConfig(MeasureKeys):
     rows: RowsConfig = RowsConfig()
     """Settings for rows of turns, such as chats."""
     bad_rows: OnBadRows = OnBadRows.SKIP_EMPTY
-    """Rows that heldin skips and counts. skip-empty: rows without text. skip: all unusable rows. strict: none. Any
-    other unusable row is an error.
-    """
+    """Rows to skip and count. skip-empty: rows without text. skip: all unusable rows. strict: no rows. An unusable
+    row that is not skipped is an error."""
     max_users: Annotated[Count, Field(ge=4)] | None = None
-    """Maximum number of audited users, drawn by ``seed`` from members and non-members together; null: all."""
+    """Maximum number of audited users. ``seed`` draws the users from members and non-members together. null: all."""
     max_texts_per_user: Count | None = None
     """Maximum number of scored texts per user; heldin takes the first texts. null: all."""
     context: Annotated[Many, Field(ge=3)] | None = None
-    """Maximum number of tokens in one pass of a model on this machine; null: the limit in the model's config. The
-    configs of BLOOM and Mamba have no limit.
-    """
+    """Maximum number of tokens that a model on this machine reads at once. null: the limit in the model's config.
+    The configs of BLOOM and Mamba have no limit."""
     adapter_base: ExpandedName | None = None
-    """Folder or hub name of the base model for all adapters among the models; null: the base model in the adapter's
-    config.
-    """
+    """Folder or hub name of the base model for all adapters in this audit. null: the base model in each adapter's
+    config."""
     assignment: Assignment = Assignment.UNKNOWN
-    """Way in which users became members or non-members. coin: an independent fair coin for each user. fixed: another
-    known way, such as an exact half or one of each pair. unknown: you do not know.
-    """
+    """How users became members or non-members. coin: by an independent fair coin for each user. fixed: in another
+    known way, such as an exact half or one of each pair. unknown: you do not know."""
     training: ExpandedPath | None = None
-    """The model's training data, with the same columns. heldin counts how many audited users and texts are in this
-    data. null: heldin does not count.
-    """
+    """File with the model's training data, with the same columns. heldin counts the audited users and texts in this
+    file. null: heldin does not count."""
     texts: Literal["fresh", "training"] | None = None
     """Your statement about the members' texts, if there is no ``training``. fresh: training did not use these texts.
     training: training used these texts. null: not known.
@@ -198,7 +191,7 @@ class CheckpointConfig(MeasureKeys):
     claims: tuple[str, ...] = ()
     """Claims to test, such as epsilon=8,delta=1e-6."""
     plan: ExpandedPath | None = None
-    """Path of a plan.json; the audit tests the privacy curve of this plan as a further claim."""
+    """Path of a plan.json. The audit also tests the privacy curve of this plan, as one more claim."""
     attack: CheckpointAttacks = CheckpointAttacks()
     """The attacks to run."""
     audit: AuditConfig = AuditConfig()
@@ -206,9 +199,9 @@ class CheckpointConfig(MeasureKeys):
     decision: DecisionConfig = DecisionConfig()
     """Thresholds that decide the answer."""
     release: Release | None = None
-    """People who will get the model, for the report; null: not stated."""
+    """Planned release: who gets the model, and with which access. null: not stated."""
     seed: Seed = 0
-    """Public seed of the bootstrap, of redraws, and of the sample of users."""
+    """Public seed for the bootstrap, the redraws and the sample of users."""
     endpoint: EndpointConfig | None = None
     """The server that runs the model, if the model is not on this machine."""
 

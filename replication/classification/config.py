@@ -81,7 +81,7 @@ class Contender(Section):
     data_defenses: tuple[DataDefense, ...] = ()
     """Steps that heldin applies to the training texts, such as de-identification."""
     finetune: Recipe | None = None
-    """Keys of ``finetune`` that differ for this mechanism; null: none."""
+    """Keys of ``finetune`` that differ for this training; null: none."""
 
     @model_validator(mode="after")
     def _can_be_run(self) -> "Contender":
@@ -108,7 +108,7 @@ class ClassificationConfig(Section):
     name: JobName
     """Name of the study, of letters, digits, dots, underscores and hyphens."""
     seed: Seed = 0
-    """Public seed of the assignment of texts to users, of the test set, and of the initial weights."""
+    """Public seed for the assignment of texts to users, the test set and the initial weights."""
     data: LabelledFile
     """The labelled texts."""
     test_texts: Count = 1000
@@ -122,13 +122,12 @@ class ClassificationConfig(Section):
     spread: float = Field(2.0, ge=0, le=1e6)
     """Standard deviation of the number of texts per pseudo-user; each pseudo-user has at least one text."""
     encoder: EncoderShape = EncoderShape()
-    """Shape of the encoder, or its folder."""
+    """Shape of a new encoder, or the folder of a pre-trained encoder."""
     pretraining: Recipe = PRETRAINING
-    """Recipe of the pre-training, in which the encoder predicts masked tokens. heldin masks each text again in each
-    epoch.
-    """
+    """Recipe for pre-training, in which the encoder predicts masked tokens. heldin chooses the masked tokens again
+    in each epoch."""
     finetune: Recipe = FINETUNE
-    """Recipe of the training of the classifier, for all mechanisms."""
+    """Recipe for training the classifier, the same for all mechanisms."""
     contenders: dict[str, Contender] = Field(min_length=1)
     """The mechanisms to compare, by name."""
 

@@ -114,11 +114,12 @@ class MeasureOptions(Section, ABC):
     """A kind of ``measures``, with the options of the measure in a config."""
 
     needs_weights: ClassVar[bool] = True
-    """Whether the measure runs the audited model itself, which is impossible for a model behind an endpoint."""
+    """Whether the measurement runs the audited model itself. Such a measurement is impossible for a model behind an
+    endpoint."""
     needs_canaries: ClassVar[bool] = False
     """Whether the measure concerns canary users only."""
     of_training_texts: ClassVar[bool] = False
-    """Whether the measure concerns the model's training texts, so the measure cannot use fresh texts."""
+    """Whether the measurement concerns the model's training texts. Such a measurement cannot use fresh texts."""
 
     @abstractmethod
     def measure(self, subjects: MeasuredUsers, models: tuple[Fingerprinted, Fingerprinted]) -> Measure[Any]:

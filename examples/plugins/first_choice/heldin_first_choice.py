@@ -28,7 +28,7 @@ class FirstChoice(MeasureOptions):
     """How often the model's first choice is the token that the author wrote."""
 
     texts_per_user: Count = 5
-    """Largest number of each user's scored texts that are read."""
+    """Maximum number of scored texts to read for each user."""
 
     def measure(self, subjects: MeasuredUsers, models: tuple[Fingerprinted, Fingerprinted]) -> "Shares":
         """Return the measure."""

@@ -22,7 +22,7 @@ class Example(DeclaredDefense):
     cohort: Count = 32
     """Expected number of records in a step."""
     noise: Positive = 1.0
-    """Standard deviation of the noise on the sum, over the clip norm."""
+    """Standard deviation of the noise on the sum, divided by the clip norm."""
 
     def dp_event(self) -> dp_event.DpEvent:
         """Return the event of the run: Gaussian steps on Poisson samples."""
