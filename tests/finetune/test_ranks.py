@@ -141,7 +141,7 @@ def test_processes_that_disagree_say_so_in_one_line_each(tmp_path):
     assert done.returncode == 0, done.stderr[-3000:]
     first, second = ((tmp_path / "own" / rank / "lines").read_text(encoding="utf-8").splitlines() for rank in "01")
     differ = "ResumableError: processes 0 and 1 do not have the same step: give it again"
-    devices = "InputError: process 0 has NVIDIA H100 and process 1 has NVIDIA A100: train on devices of one model"
+    devices = "InputError: process 0 has NVIDIA H100 and process 1 has NVIDIA A100: train on devices of the same model"
     assert [its[:4] for its in (first, second)] == [["agreed", differ, "agreed", devices]] * 2
     assert (first[4], second[4]) == ("agreed", "agreed")
     for rank, lines in enumerate((first, second)):
