@@ -197,7 +197,7 @@ def test_opacus_trains_under_the_same_accounting_audit_and_report(call, packages
     wrong = tmp_path / "wrong"
     wrong.mkdir()
     assert call("run", _config(wrong, defense=defense, data_defenses=[], canaries=[]), "--out", wrong / "run")[0] == 2
-    assert call.refused(by="declared_gradient", naming="opacus")
+    assert call.refused(by="declared_gradient", naming="tied embeddings")
 
 
 @pytest.mark.slow
