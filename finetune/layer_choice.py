@@ -63,14 +63,15 @@ def layer_saliency(
         say: receives a line when a batch ran out of memory.
 
     Raises:
-        InputError: there are no users, or no gradient is finite.
+        InputError: there are no users, no gradient is finite, or every gradient is zero.
         ResumableError: a single record does not fit into memory.
     """
     if not users:
-        raise InputError("public users pick the layers, but there are no public users: widen model.saliency")
-    whole = on_every_layer(recipe)
-    assert whole.lora is not None
-    plain = replace(whole, lora=replace(whole.lora, targets="all-linear", dropout=0.0, modules_to_save=(), dora=False))
+        raise InputError("public users pick the layers, but there are no public users: select some in model.saliency")
+    assert recipe.lora is not None
+    plain = replace(
+        recipe, lora=replace(recipe.lora, targets="all-linear", dropout=0.0, modules_to_save=(), dora=False)
+    )
     learns = {name: parameter.requires_grad for name, parameter in base.model.named_parameters()}
     seed_generators(recipe.seed, base.device)  # of the first matrix of each adapter
     adapted = with_adapters(base.model, plain).to(base.device)
@@ -82,9 +83,16 @@ def layer_saliency(
             layer = parameter.removeprefix("base_model.model.").partition(".lora_")[0]
             squares[layer] += float(gradient.double().square().sum())
             sizes[layer] += gradient.numel()
-        return {layer: squares[layer] / sizes[layer] for layer in squares}
+        saliency = {layer: squares[layer] / sizes[layer] for layer in squares}
     finally:
         _remove_adapters(adapted, base.model, learns)
+    # Without this the first layers of the model would be picked, by nobody.
+    if not any(saliency.values()):
+        raise InputError(
+            "every gradient of the public users is zero, so heldin cannot pick layers: no token of their texts counts"
+            " within finetune.sequence_length. Give other texts in model.saliency, or change finetune.loss_on"
+        )
+    return saliency
 
 
 def _gradient_sums(

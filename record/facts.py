@@ -96,7 +96,7 @@ class CorpusFacts(Facts):
         dropped_by_minimum: number of users dropped because they have too few records.
         dropped_by_maximum: number of users dropped because they have too many records.
         dropped_by_sampling: number of users left out because of the maximum number of users.
-        public_users: number of users whose records pre-trained the base model.
+        public_users: number of users whose records pre-trained the base model or picked the trained layers.
         public_records: number of records of the public users.
         text_unit: what one record is: a record of the source, or a sentence.
         turns: facts about rows with turns; null for plain texts.
@@ -149,7 +149,7 @@ class Overlaps(Facts):
         held_out_texts_in_training: texts of non-members that are in the training data.
         held_out_users_in_training: non-members whose names are in the training data.
         held_out_texts_in_held_in: scored texts of non-members that are also texts of members.
-        audited_texts_in_public: texts of audited users that pre-trained the base model.
+        audited_texts_in_public: texts of audited users that pre-trained the base model or picked the trained layers.
     """
 
     scored_texts_in_same_users_training: Count

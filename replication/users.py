@@ -22,7 +22,7 @@ from heldin.corpus.made_up.synthetic import SyntheticCorpus, generate
 from heldin.defenses.plan_file import read_plan
 from heldin.finetune.batches import encode
 from heldin.finetune.pretraining import train_once
-from heldin.finetune.recipe import Optimizer, Recipe, Select
+from heldin.finetune.recipe import Recipe, Select
 from heldin.models.devices import default_device
 from heldin.models.loading import LanguageModel
 from heldin.models.model_config import TinyModel
@@ -37,7 +37,6 @@ RUNGS = (1000, 4000, 16000, 64000)
 AUDITED = 700  # people whose membership a coin decides: half of them are in no training
 SWEEPS = Path(__file__).parent.parent / "configs" / "sweeps"
 SEED, PUBLIC_SEED = 21, 977
-OPTIMIZERS = {Optimizer.ADAM: "Adam", Optimizer.SGD: "momentum"}
 CHARACTERS = 50  # of a message at most
 RECORDS = 12  # of a person: 2 for training, 8 for the attacker, 2 to measure the loss
 SHAPE = TinyModel(vocabulary=1024, context=24, hidden=48, layers=2, heads=4, window=24)
@@ -158,11 +157,16 @@ def trained(sweep: Sweep, folder: Path, reporter: Reporter) -> list[Trained]:
         folder: folder of the sweep.
         reporter: shows the progress of reading.
     """
+    return [_trained(cells) for cells in whole_variants(sweep, folder, reporter)]
+
+
+def whole_variants(sweep: Sweep, folder: Path, reporter: Reporter) -> list[list[Finished]]:
+    """Return the cells of each variant that is finished in every block. Arguments as of ``trained``."""
     finished, _ = finished_cells(placed_cells(sweep, folder), kept_hash(folder), reporter)
     by_variant: dict[str, list[Finished]] = defaultdict(list)
     for cell in finished.values():
         by_variant[cell.cell.variant.name].append(cell)
-    return [_trained(cells) for cells in by_variant.values() if len(cells) == sweep.config.blocks]
+    return [cells for cells in by_variant.values() if len(cells) == sweep.config.blocks]
 
 
 def _trained(cells: Sequence[Finished]) -> Trained:
@@ -172,13 +176,17 @@ def _trained(cells: Sequence[Finished]) -> Trained:
     return Trained(
         users=training.fit.population,
         training=cells[0].cell.variant.name.split("-")[0],
-        optimizer=OPTIMIZERS[cells[0].cell.variant.config.finetune.optimizer],
+        optimizer=_optimizer(cells[0].cell.variant.config.finetune),
         epsilon=None if training.epsilon is None else round(training.epsilon, 2),
         noise_multiplier=round(training.noise_multiplier or 0.0, 4),
         bands=plan.sampler.groups,
         gains=tuple(round(gain(cell), 4) for cell in cells),
         aurocs=tuple(round(cell.auroc, 4) for cell in cells),
     )
+
+
+def _optimizer(recipe: Recipe) -> str:
+    return "momentum" if recipe.momentum else recipe.optimizer.value.replace("adam", "Adam")
 
 
 def gain(cell: Finished) -> float:

@@ -4,7 +4,6 @@ Layers are picked by the messages of the reference's people, which the base mode
 """
 
 import json
-from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
@@ -22,10 +21,9 @@ from heldin.base.yaml_files import read_yaml
 from heldin.finetune.layer_choice import with_layers
 from heldin.finetune.preparation import with_adapters
 from heldin.stages.run_config import RunConfig
-from heldin.sweeps.cell_plan import kept_hash, placed_cells
-from heldin.sweeps.finished import Finished, finished_cells
+from heldin.sweeps.finished import Finished
 from heldin.sweeps.sweep_config import Sweep
-from replication.users import PUBLIC_SEED, RECORDS, gain, interval, messages, rung_sweep
+from replication.users import PUBLIC_SEED, RECORDS, gain, interval, messages, rung_sweep, whole_variants
 
 FILE = Path(__file__).with_suffix(".yaml")
 RUNG = 16_000
@@ -94,11 +92,7 @@ def ways_of(sweep: Sweep, folder: Path, reporter: Reporter) -> list[Way]:
         folder: folder of the sweep.
         reporter: shows the progress of reading.
     """
-    finished, _ = finished_cells(placed_cells(sweep, folder), kept_hash(folder), reporter)
-    by_variant: dict[str, list[Finished]] = defaultdict(list)
-    for cell in finished.values():
-        by_variant[cell.cell.variant.name].append(cell)
-    return [_way(cells) for cells in by_variant.values() if len(cells) == sweep.config.blocks]
+    return [_way(cells) for cells in whole_variants(sweep, folder, reporter)]
 
 
 def _way(cells: Sequence[Finished]) -> Way:

@@ -70,6 +70,12 @@ def _shared(record: Record) -> str:
     return "are" if record.corpus.turns is None or record.training is None else "have a turn that is"
 
 
+def _use(record: Record) -> str:
+    # Texts of both uses are counted together.
+    picked = record.training is not None and record.training.picked is not None
+    return "pre-trained the base model or picked the trained layers" if picked else "the base model was pre-trained on"
+
+
 def _warn_of_overlaps(record: Record) -> list[str]:
     # A count of None (not known) warns of nothing: it is among the facts.
     overlaps, words, warnings = record.split.overlaps, audited_by(record), []
@@ -94,8 +100,7 @@ def _warn_of_overlaps(record: Record) -> list[str]:
     if public := overlaps.audited_texts_in_public.count:
         whose = "Audited users" if record.split.audited == "users" else "Users who take part"
         warnings.append(
-            f"{whose} share {counted(public, 'text')} word for word with the public users' texts that the base model"
-            " was pre-trained on."
+            f"{whose} share {counted(public, 'text')} word for word with the public users' texts that {_use(record)}."
         )
     return warnings
 

@@ -1,5 +1,6 @@
 """The corpus of a run before canary users and coins: the store, audited users, and public rows."""
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
@@ -67,6 +68,16 @@ class CorpusData:
         """Yield all documents of public users that decide about the model, in batches."""
         yield from self.public.documents()
         yield from self.saliency.documents()
+
+    def records_of_public_users(self) -> Counter[tuple[str, str]]:
+        """Return the number of records of each public user, by fingerprint of the store and name.
+
+        A row that both pre-trains the base model and picks layers counts once.
+        """
+        both = (self.public, self.saliency)
+        stores = {public.store.fingerprint: public.store for public in both}
+        rows = {(public.store.fingerprint, row) for public in both for row in public.rows}
+        return Counter((store, stores[store].record(row).user) for store, row in rows)
 
 
 def counting(documents: Iterable[Document], stored: Counting, wanted: Counting) -> list[Document]:
@@ -142,7 +153,7 @@ def read_corpus(config: RunConfig, reporter: Reporter) -> CorpusData:
 
 def corpus_facts(corpus: CorpusData) -> CorpusFacts:
     """Return the record's facts about the corpus."""
-    store, audited = corpus.store, corpus.audited
+    store, audited, public = corpus.store, corpus.audited, corpus.records_of_public_users()
     return CorpusFacts(
         fingerprint=store.fingerprint,
         users=len(store.users),
@@ -153,8 +164,8 @@ def corpus_facts(corpus: CorpusData) -> CorpusFacts:
         dropped_by_minimum=audited.dropped_by_minimum,
         dropped_by_maximum=audited.dropped_by_maximum,
         dropped_by_sampling=audited.dropped_by_sampling,
-        public_users=corpus.public.users,
-        public_records=len(corpus.public.rows),
+        public_users=len(public),
+        public_records=sum(public.values()),
         text_unit=corpus.text_unit,
         turns=turn_facts(corpus.reading),
     )

@@ -109,7 +109,7 @@ def saliency_rows(config: RunConfig, run: PublicRows, taken: frozenset[str], rep
         chosen = _selected(config, asked, there, frozenset(), "saliency")
         _require_others(chosen, run.store)
     if not chosen.rows:
-        raise InputError("model.saliency selects no unaudited user: widen model.saliency.users, or give a source")
+        raise InputError("model.saliency selects no unaudited user: select more users, or give a source")
     return chosen
 
 

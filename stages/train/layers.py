@@ -32,16 +32,19 @@ def with_picked_layers(
             pick differently between two nearly equal layers. None: a file in the cache.
 
     Raises:
-        InputError: a public text has the wrong form, no gradient is finite, or ``file`` is damaged.
+        InputError: ``layer_saliency`` or ``objective_of`` raises, or ``file`` is damaged.
     """
     recipe = config.finetune
     if recipe.lora is None or not recipe.lora.picks:
         return recipe
-    users = _records_of_users(config, corpus, base)
-    key = text_sha256("1", base.fingerprint, repr(recipe), repr(users))
+    public, objective = corpus.saliency, (recipe.objective, recipe.beta, recipe.label_smoothing)
+    # Of texts and settings, and not of log-probabilities of a reference: a GPU does not repeat their last digits.
+    origin = (public.store.fingerprint, repr(public.rows), public.reading.loss, recipe.truncate, repr(objective))
+    key = text_sha256("2", base.fingerprint, repr(recipe), *map(str, origin))
     file = file or private_directory(cache_directory() / "layers") / f"{key[:24]}.json"
     with first_process_first():
         if rank() == 0 and not (file.is_file() and read_document(file)["key"] == key):
+            users = _records_of_users(config, corpus, base)
             with reporter.track("picking layers", len(users), "public users") as advance:
                 saliency = layer_saliency(base, users, recipe, advance, reporter.say)
             layers = most_salient(saliency, recipe.lora.picked_share)

@@ -8,6 +8,7 @@ import pytest
 
 from heldin.audit.users_ladder import PLAIN, Trained, kept, least_users, read_ladder
 from replication.users import ladder_table, shares_table, write_ladder
+from replication.users_ways import read_ways, ways_table
 from tests.refusals import names
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "users.md"
@@ -58,6 +59,18 @@ def test_the_page_prints_the_published_ladder():
     page = PAGE.read_text(encoding="utf-8")
     assert shares_table(read_ladder()) in page
     assert ladder_table(read_ladder()) in page
+
+
+@pytest.mark.parametrize("page", ["docs/users.md", "docs/defenses.md", "CHANGELOG.md"])
+def test_shares_in_prose_are_those_of_the_tables(page):
+    tables = f"{shares_table(read_ladder())} {ways_table(read_ways())}"
+    shares = set(re.findall(r"(-?\d+) %", tables))
+    text = (PAGE.parents[1] / page).read_text(encoding="utf-8")
+    parts = [part for part in re.split(r"\n(?=\n|[-#])", text) if "kept" in part and "|" not in part]
+    about = [part for part in parts if page == "docs/users.md" or "made-up" in part]
+    quoted = {share for part in about for share in re.findall(r"(\d+) %", part)}
+    assert {"52", "38"} <= quoted
+    assert quoted <= shares | {"95"}  # the level of the intervals
 
 
 def test_every_rung_has_plain_training_and_every_training_all_blocks():

@@ -13,10 +13,12 @@ from heldin.corpus.store import texts_of
 from heldin.defenses.plan_file import read_plan
 from heldin.jobs.verify import verify
 from heldin.record.document import read_record
+from heldin.reports.findings import warn
 from heldin.reports.record_report import list_facts
 from heldin.stages.run_config import parse_config
 from heldin.stages.sides.corpus import read_corpus
 from heldin.stages.sides.public import saliency_rows
+from heldin.stages.train import layers
 from heldin.stages.train.layers import LAYERS, with_picked_layers
 from heldin.stages.train.models import base_model
 from heldin.stages.train.plan import assumptions
@@ -66,12 +68,15 @@ def test_the_guarantee_states_whose_gradients_picked_them(folder):
 
 def test_the_record_is_verified_and_the_report_names_the_layers(folder):
     assert verify(folder, QUIET).differences == ()
+    # All users who pick also pre-train here, so each of them counts once.
+    config = parse_config(content(), "test")
+    assert read_record(folder / "record.json").corpus.public_users == read_corpus(config, QUIET).public.users
     record = read_record(folder / "record.json")
     (row,) = [row for row in list_facts(record).pairs if row[0].startswith("adapters")]
     assert names(" ".join(row), *record.training.picked.layers, record.training.picked.users, 6)
 
 
-def test_only_public_users_pick_and_a_choice_is_kept(tmp_path):
+def test_only_public_users_pick_and_a_choice_is_kept(tmp_path, monkeypatch):
     config, lines = parse_config(content(), "test"), []
     corpus = read_corpus(config, QUIET)
     audited = set(corpus.audited.users)
@@ -86,6 +91,10 @@ def test_only_public_users_pick_and_a_choice_is_kept(tmp_path):
 
     first = pick(config)
     key = read_document(file)["key"]
+    # A kept choice is not measured again: a GPU would not repeat the last digits.
+    with monkeypatch.context() as patch:
+        patch.setattr(layers, "layer_saliency", lambda *a, **k: pytest.fail("measured twice"))
+        assert pick(config) == first
     # What is kept counts, as where another machine would pick otherwise.
     other = {**read_document(file), "layers": ["transformer.h.0.mlp.c_fc"]}
     write_document(file, other)
@@ -125,6 +134,10 @@ def test_a_renamed_copy_of_private_texts_is_counted(tmp_path, call):
     record = heldin.run(tmp_path / "config.yaml", out=tmp_path / "run", quiet=True).record
     # Of this user, as many as model.saliency reads.
     assert record.split.overlaps.audited_texts_in_public.count == 8
+    (warning,) = [line for line in warn(record) if "public users" in line]
+    assert names(warning, 8, "picked the trained layers")
+    # And this user is no user whom the guarantee leaves out unsaid.
+    assert record.corpus.public_users == corpus.public.users + 1
 
 
 def test_what_cannot_pick_is_refused_before_training(tmp_path):

@@ -114,6 +114,15 @@ def test_what_cannot_be_measured_is_refused():
             Lora(targets="auto", picked_share=share)
 
 
+def test_texts_without_a_counted_token_pick_nothing():
+    """Otherwise the first layers of the model would be picked, by nobody."""
+    lm = base()
+    silent = [[replace(record, counted=(False,) * len(record.ids)) for record in its] for its in users()]
+    with refused(by=layer_saliency, naming="model.saliency"):
+        layer_saliency(lm, silent, RECIPE)
+    assert not any("lora" in name for name, _ in lm.model.named_parameters())
+
+
 def test_before_the_choice_every_layer_counts():
     assert on_every_layer(RECIPE).lora.targets == "all-linear"
     named = replace(RECIPE, lora=Lora(targets=("c_fc",)))
