@@ -69,40 +69,45 @@ class AttackConfig(Section):
 
     access: Levels = (Access.LOG_PROBABILITIES,)
     """Access of the attackers: log-probabilities of given texts, the top-k next tokens, or the text that the model
-    writes. If you give several levels, each gets an answer, and the levels share the error probability equally.
-    ``release`` decides which answer counts.
+    writes. If you give several levels, heldin gives one answer per level, and divides the error probability equally
+    among the levels. The audit's result is the answer for the level in ``release``.
     """
     names: tuple[Annotated[str, NameOfKind(ATTACKS)], ...] = DEFAULT_ATTACKS
-    """Attacks to run; by default, all attacks of each access level in ``access``."""
+    """Attacks to run; by default, every attack that the levels in ``access`` permit."""
     primary: Annotated[str, NameOfKind(ATTACKS)] = "likelihood-ratio"
-    """The primary attack, which tests the claims. It must be in ``names``. By default, the first attack of the
-    strongest access level."""
+    """The primary attack, which tests the claims; one of ``names``. By default, the first attack of the strongest
+    access level.
+    """
     aggregations: tuple[Annotated[str, one_of(AGGREGATIONS)], ...] = ("mean", "min", "max")
     """Ways to combine the statistics of a user's texts into one score. The first entry is the primary aggregation."""
     turns: Counting | None = None
-    """Turns to score, if rows are turns: all, the turns of one role, or the completion. null: the turns in
-    finetune.loss_on."""
+    """For chats and for prompts with completions: the turns to score, which are all turns, the turns of one role, or
+    the completion. null: the turns in finetune.loss_on.
+    """
     max_characters: Count = 4000
     """Attacks score only this many characters from the beginning of each text."""
     precision: ScoringPrecision = "fp32"
-    """Precision of the models during scoring. bf16 needs half the bytes of fp32. int8 and nf4 store the weights of
-    linear layers in 8 and 4 bits (bitsandbytes). Below fp32, heldin measures on a sample of texts how much the
-    precision changes the scores of the primary attack, and records the change."""
+    """Precision of the models during scoring. bf16 needs half the memory of fp32. int8 and nf4 store the weights of
+    linear layers in 8 and 4 bits (bitsandbytes). If the precision is below fp32, heldin measures on a sample of texts
+    how much it changes the scores of the primary attack, and records the change.
+    """
     reference: ExpandedName | None = None
     """Hub name or folder of the primary reference model; null: the base model."""
     references: tuple[Reference, ...] = ()
-    """Other reference models. The report shows their results next to the results with the primary reference model."""
+    """Other reference models. The report also shows results with these models."""
     documents: tuple[Documents, ...] = Field(("fresh",), min_length=1)
-    """Documents that the attacker has for each user. fresh: documents that training never saw. training: records
-    that training saw if the user is a member, for a stronger attacker. A cap, deduplication or de-identification
-    may remove or change some of the records before training. The primary attack uses the first entry."""
+    """Documents that the attacker has for each user. fresh: documents that training never saw. training: texts that
+    training used if the user is a member, which makes the attacker stronger. A cap, deduplication or de-identification
+    may remove or change some records before training. The primary attack uses the first entry.
+    """
     training_documents: Few = 32
     """Maximum number of training records per user that the attacker has, if ``documents`` contains "training"."""
     shadow_models: int = Field(0, ge=0, le=FEW)
-    """Number of shadow models for the ideal attacker, an even number. heldin trains each shadow model like the run's
-    model, but on members that the attacker's own coins choose. 0: no shadow models."""
+    """Number of shadow models for the ideal attacker; must be even. heldin trains each shadow model like the audited
+    model, but draws new members for each. 0: no shadow models.
+    """
     sampling: SamplingConfig = SamplingConfig()
-    """Requests that an attacker sends who cannot see log-probabilities of given texts."""
+    """Requests of attackers who cannot see log-probabilities of given texts."""
 
     @model_validator(mode="before")
     @classmethod

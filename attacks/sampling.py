@@ -25,13 +25,13 @@ class SamplingConfig(Section):
     """Number of tokens in a continuation. heldin compares the continuation with at most this many words from the
     rest of the text."""
     temperature: Annotated[float, Field(gt=0, le=2)] = 1.0
-    """Sampling temperature."""
+    """Sampling temperature; 1 samples from the model's own distribution."""
     next_words: Annotated[int, Field(ge=1, le=256)] = 16
     """Number of evenly spaced places in each text at which an attack of level top-k asks for the next token. In a
     chat, the places are inside the scored turns. If the server cannot continue a turn, the places are before
     these turns."""
     likeliest: Annotated[int, Field(ge=1, le=1000)] = 5
-    """Number of next tokens whose log-probabilities an attack of level top-k sees at each place. Many servers return
+    """Number k of most probable next tokens that an attack of level top-k sees at each place. Many servers return
     at most 5 or 20."""
     prompt: str | None = None
     """Prompt for a chat endpoint. heldin puts this prompt before the beginning of a text that is not a chat. null:
@@ -39,10 +39,11 @@ class SamplingConfig(Section):
     --chat, get only the beginning.
     """
     refusals: Literal["empty", "left out"] = "empty"
-    """How to score a refusal. empty: like a continuation without words. left out: ignore the refusal and score only
-    the other samples of the text; if the server refuses all samples, score one empty continuation."""
+    """How to score a refusal. empty: score a refusal like a continuation without words. left out: ignore the refusal
+    and score only the other samples of the text; if the server refuses all samples, score one empty continuation.
+    """
     refusal_beginnings: tuple[Annotated[str, Field(min_length=2)], ...] | None = None
-    """Words with which a refusal begins, in upper or lower case, such as ["Es tut mir leid"]. null: the usual words
+    """Phrases that begin a refusal, in upper or lower case, such as ["Es tut mir leid"]. null: the usual words
     of English models. A text that the server marks as refused, or that a filter blocks, is also a refusal."""
     seed: Seed = 0
     """Public seed for sampling."""

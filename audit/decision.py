@@ -29,7 +29,7 @@ class AuditConfig(Section):
     """Settings of intervals, bounds and rates."""
 
     resamples: Annotated[Many, Field(ge=100)] = 2000
-    """Number of bootstrap resamples of users. They give the intervals of statistics that are labelled as estimates."""
+    """Number of bootstrap resamples of users, from which heldin computes the intervals of estimates."""
     delta: float = Field(1e-5, ge=1e-11, lt=1)
     """delta for the lower bounds on epsilon, if there is no claim. If there is a claim, the bounds use the delta of
     the claim."""
@@ -40,14 +40,17 @@ class AuditConfig(Section):
     test_texts_per_user: Count = 10
     """Maximum number of test texts per non-member. heldin measures the final model's loss on these texts."""
     curve_users: Annotated[Count, Field(ge=50)] = 2000
-    """Maximum number of audited users to score in each evaluation. heldin chooses the users without regard to
-    membership."""
+    """Maximum number of audited users to score in each evaluation. heldin chooses these users at random, whether
+    members or not.
+    """
     exposure_users: Annotated[Count, Field(ge=50)] = 5000
-    """Maximum number of members in the analysis of how exposure depends on the texts. heldin compares the words of
-    these members with the words of the same number of other users."""
+    """Maximum number of members in the analysis that relates exposure to texts. heldin compares their words with the
+    words of as many other users.
+    """
     curve_texts_per_user: Count = 5
-    """Maximum number of the attacker's texts to score for each user in an evaluation. The scores give the AUROC
-    during training."""
+    """Maximum number of texts per user that the attacker scores in each evaluation. heldin computes the AUROC during
+    training from these scores.
+    """
 
 
 class Answer(StrEnum):
@@ -83,11 +86,13 @@ class DecisionConfig(Section):
     """Maximum probability that chance alone gives the answer "leaks" because of a true-positive rate at a low
     false-positive rate."""
     redraws: Annotated[Count, Field(le=10**8)] = REDRAWS  # a planted audit asks for more at each look
-    """Number of times that heldin redraws the assignment for the joint test of all scores. A smaller ``auroc_level``
-    or ``tpr_level`` needs more redraws."""
+    """Number of random reassignments of members in the joint test of all scores. A smaller ``auroc_level`` or
+    ``tpr_level`` needs more reassignments.
+    """
     require: tuple[RequirementConfig, ...] = ()
-    """The organisation's acceptance limits, written like a sweep's requirements. The limits decide the report's
-    recommendation and do not change the answer."""
+    """Acceptance limits of your organisation, written like the requirements of a sweep. The limits decide the
+    recommendation in the report, but not the answer.
+    """
 
     @model_validator(mode="after")
     def _possible(self) -> "DecisionConfig":

@@ -27,7 +27,9 @@ class RequirementConfig(Section):
     at_least: Limit | None = None
     """Smallest value allowed. heldin compares this value with a lower confidence limit of the quantity."""
     limit: Literal["upper", "lower"] | None = None
-    """Which confidence limit heldin compares, for readers of the file. null: the limit that the requirement needs."""
+    """Confidence limit that heldin compares: upper with at_most, lower with at_least. Optional, for people who read the
+    file.
+    """
 
     @model_validator(mode="after")
     def _one_limit(self) -> "RequirementConfig":

@@ -148,15 +148,16 @@ class CanaryConfig(Section, ABC):
     """Name of the kind, or "package.module:Class"."""
 
     replaces_users: ClassVar[bool] = False
-    """Whether canary users of this kind take the place of real users and change the real users' documents."""
+    """Whether canary users of this kind replace real users and change their documents."""
     named_only: ClassVar[bool] = False
-    """Whether canary users of this kind write nothing themselves and are only named in texts by others."""
+    """Whether canary users of this kind write no texts, and only appear by name in texts by others."""
     needs_rows: ClassVar[bool] = False
     """Whether canary users of this kind need rows of real users. Only ``heldin plant`` can use such a kind."""
 
     whole_marks: ClassVar[bool] = True
     """Whether each record contains the whole mark of its user. If false, most tokens of a record come from the mark,
-    in another order."""
+    but in a different order.
+    """
 
     @property
     def reads_users(self) -> bool:

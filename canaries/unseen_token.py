@@ -45,12 +45,14 @@ class UnseenTokenCanaries(NumberedCanaries):
     """Length of a record in tokens."""
     rarity: Literal["public", "corpus"] = "public"
     """Texts in which the signature's tokens must not occur. public: the texts on which heldin pre-trained the base
-    model; if heldin trained none, the tokenizer's latest merges are used. corpus: the same texts and the texts of
-    all audited users. The value "corpus" reads every user's records, so it voids a user-level epsilon."""
+    model; for other base models, heldin uses the tokenizer's latest merges. corpus: as for public, and in the texts of
+    all audited users. The value "corpus" reads every user's records, so it voids a user-level epsilon.
+    """
     disjoint: bool = False
-    """If true, no two canary users share a token, which takes users x signature_tokens different tokens. If false, a
-    user's score also depends on other users' records. Under private training, the audit may then miss the effect
-    of a single user."""
+    """If true, no two canary users share a token. This needs users x signature_tokens different tokens. If false, a
+    user's score also depends on other users' records. In private training, the audit may then miss the effect of a
+    single user.
+    """
 
     @property
     def reads_users(self) -> bool:

@@ -131,7 +131,8 @@ def audit(
     """Audit a model with texts by members and non-members.
 
     Give --model, --reference, --held-in and --held-out. To list the row formats, run: heldin corpus formats. If heldin
-    is killed, the same command resumes. --assignment coin is for an independent fair coin per user, not an exact half.
+    is killed, run the same command again to resume. Give --assignment coin only if an independent fair coin per user
+    decided, not an exact half.
     """
     _audit(called, config, set_, out, fail_on, json=json, verbose=verbose, html=html)
 
@@ -159,7 +160,7 @@ def audit_endpoint(
         int | None, _pace(hidden=True, help="Maximum tokens per request (default: the server's limit).")
     ] = None,
     api_key_env: Annotated[str | None, _pace(help="Environment variable with the API key.")] = None,
-    requests_per_minute: Annotated[float | None, _pace(help="Maximum rate (default: no limit).")] = None,
+    requests_per_minute: Annotated[float | None, _pace(help="Maximum requests per minute.")] = None,
     concurrency: Annotated[
         int | None, _pace(hidden=True, help="Maximum requests at the same time (default: 4).")
     ] = None,
@@ -168,14 +169,10 @@ def audit_endpoint(
     price_per_million: Annotated[
         float | None, _pace(hidden=True, help="Price per million tokens, to compute the cost.")
     ] = None,
-    max_tokens_sent: Annotated[int | None, _pace(help="Refuse an audit with more tokens.")] = None,
-    max_requests: Annotated[
-        int | None, _pace(hidden=True, help="Refuse an audit that needs more requests than this.")
-    ] = None,
-    max_price: Annotated[float | None, _pace(hidden=True, help="Refuse an audit that costs more than this.")] = None,
-    max_minutes: Annotated[
-        float | None, _pace(hidden=True, help="Refuse an audit that needs more minutes than this.")
-    ] = None,
+    max_tokens_sent: Annotated[int | None, _pace(help="Refuse an audit that needs more tokens.")] = None,
+    max_requests: Annotated[int | None, _pace(hidden=True, help="Refuse an audit that needs more requests.")] = None,
+    max_price: Annotated[float | None, _pace(hidden=True, help="Refuse an audit that costs more.")] = None,
+    max_minutes: Annotated[float | None, _pace(hidden=True, help="Refuse an audit that needs more minutes.")] = None,
     assignment: AssignmentOption = None,
     training: TrainingOption = None,
     texts: TextsOption = None,
@@ -193,8 +190,8 @@ def audit_endpoint(
 ) -> None:
     """Audit a model behind an OpenAI-compatible endpoint.
 
-    Attackers get the server's strongest access, unless you give --access. heldin loads references on this machine,
-    except endpoint:NAME. Without --tokenizer, heldin sends texts. To print only the cost, give --max-tokens-sent 0.
+    The attacks use the server's strongest access, unless you give --access. References run on this machine, except
+    endpoint:NAME. Without --tokenizer, heldin sends texts. To print only the cost, give --max-tokens-sent 0.
     """
     _audit(called, config, set_, out, fail_on, json=json, verbose=verbose, html=html)
 

@@ -31,13 +31,13 @@ def config(
     section: Annotated[
         str | None, typer.Argument(metavar="NAME", help="Print only this section or key, such as finetune.epochs.")
     ] = None,
-    schema: Annotated[bool, typer.Option("--schema", help="Print the JSON schema that editors use.")] = False,
+    schema: Annotated[bool, typer.Option("--schema", help="Print the JSON schema, for editors.")] = False,
     json: AsJson = False,
     csv: AsCsv = False,
 ) -> None:
     """Print every key of a config file, with default and meaning.
 
-    The list has only the names of kinds that installed packages add, since heldin does not import these packages.
+    Kinds from other packages are listed by name only, because heldin does not import these packages.
     """
     # Without torch: keys are printed in a moment (tests/jobs/test_config_keys.py).
     from heldin.stages import config_keys

@@ -53,7 +53,7 @@ PresetName = Annotated[
     str | None,
     typer.Option(
         "--preset",
-        help="Preset for a local copy of a paper's dataset. To list the presets, run: heldin corpus presets.",
+        help="Preset for a local copy of a published dataset. To list the presets, run: heldin corpus presets.",
     ),
 ]
 
@@ -92,11 +92,11 @@ def build(
     ] = None,
     json: AsJson = False,
 ) -> None:
-    """Read texts, check them, and write them to the cache.
+    """Read and check texts, and store them in the cache.
 
-    heldin prints the folder of the corpus in the cache. If the cache already has this corpus, heldin does not build it
-    again. The corpus may be larger than memory. With --ray-address, all machines must share the file system of the
-    cache ($HELDIN_CACHE_DIR).
+    heldin prints the folder of the corpus in the cache. A corpus that is already in the cache is not built again. The
+    corpus may be larger than memory. With --ray-address, all machines must share the file system of the cache
+    ($HELDIN_CACHE_DIR).
     """
     from heldin.corpus.store import require_writable, write_corpus
 
@@ -200,7 +200,7 @@ def entities(
     gold: Annotated[
         bool,
         typer.Option(
-            "--gold", help="Take the entities from the last column of a CoNLL file.", rich_help_panel=ENTITIES
+            "--gold", help="Read the entities from the last column of a CoNLL file.", rich_help_panel=ENTITIES
         ),
     ] = False,
     words: Annotated[
@@ -235,7 +235,7 @@ def entities(
     group_size: Annotated[
         int | None,
         typer.Option(
-            help="Also count the records under a cap: this maximum number of records per user.",
+            help="Also count the records that a cap keeps: maximum number of records per user.",
             rich_help_panel=CAPS,
         ),
     ] = None,
@@ -263,7 +263,7 @@ def entities(
 ) -> None:
     """Count names and numbers in texts, without printing them.
 
-    heldin counts the entities of each category. For each entity, heldin counts records and authors. Give exactly one
+    heldin counts entities per category, and records and authors per entity. Give exactly one
     of --gold, --words, --pattern and --pipeline. For a CoNLL file, the command also prints recall and precision.
     """
     from heldin.base.progress import reporter_for_this_terminal
@@ -308,7 +308,7 @@ def entities(
 
 @app.command()
 def presets(json: AsJson = False) -> None:
-    """List the presets: datasets of papers, and the steps that prepare each dataset."""
+    """List the presets: published datasets, and how heldin prepares each one."""
     from heldin.corpus.presets.catalogue import presets_dict, presets_table
 
     typer.echo(json_text({"presets": presets_dict()}) if json else presets_table())
@@ -316,7 +316,7 @@ def presets(json: AsJson = False) -> None:
 
 @app.command()
 def formats(json: AsJson = False) -> None:
-    """List the formats that heldin reads, and where each format has users and texts."""
+    """List the formats that heldin reads, and where each one stores users and texts."""
     from heldin.corpus.sources.open import formats_dict, formats_table
 
     typer.echo(json_text({"formats": formats_dict()}) if json else formats_table())

@@ -44,8 +44,8 @@ def report(
 ) -> None:
     """Write the report of a finished run, audit or sweep again.
 
-    heldin makes report.pdf from the record in the folder. The report contains no user names. With --people or --scores,
-    the command lists users instead, and writes no report.
+    heldin writes report.pdf from the record in the folder. The report contains no user names. With --people or
+    --scores, heldin lists users instead, and writes no report.
     """
     if scores is not None:
         if people:
@@ -124,8 +124,8 @@ def runs(
 ) -> None:
     """List runs and audits: kind, date, answer, people, epsilon.
 
-    The column people counts the audited members and non-members. A sweep has one line. The list marks damaged and
-    unfinished folders, and contains no user names.
+    The column people has the numbers of audited members and non-members. A sweep is one line. The list marks damaged
+    and unfinished folders, and contains no user names.
     """
     from heldin.reports.runs import list_runs, runs_page, runs_table
 
@@ -150,7 +150,8 @@ def compare(
         str | None,
         typer.Option(
             help=(
-                "What differs between the runs: a config key such as finetune.epochs, or parameters, users or records."
+                "Horizontal axis: a config key that differs between the runs, such as finetune.epochs, or"
+                " parameters, users or records."
             )
         ),
     ] = None,
@@ -163,9 +164,9 @@ def compare(
 ) -> None:
     """Compare finished runs side by side.
 
-    heldin prints epsilon, validation loss, AUROC, TPR at low FPR, bound on AUROC, answer and verdict. With --out,
-    heldin also draws the ROC curves, AUROC and loss for each value of the key in --over, and the AUROC of canary
-    users for each substring length. For the folder of a sweep, heldin prints the table of heldin sweep.
+    heldin prints epsilon, validation loss, AUROC, TPR at low FPR, bound on AUROC, answer and verdict. --out adds
+    figures: ROC curves, AUROC and loss against the key in --over, and AUROC of canary users against substring length.
+    For the folder of a sweep, heldin prints the table of heldin sweep.
     """
     if len(runs) == 1 and (runs[0] / "sweep.json").is_file():
         from heldin.commands.sweep import print_sweep
@@ -270,8 +271,8 @@ def purge(
 ) -> None:
     """Delete the weights, scores, ledger and keys of a run.
 
-    heldin lists the results that it can no longer verify. For a sweep, it purges all runs. It deletes only files that
-    heldin wrote, and does not follow links. Copies in backups and snapshots stay.
+    heldin lists the results that it can then no longer verify. For a sweep, it purges all runs. It deletes only files
+    that heldin wrote, and does not follow links. Copies in backups and snapshots remain.
     """
     from heldin.jobs import purge as engine
 

@@ -38,8 +38,8 @@ Delta = Annotated[
     str | None,
     typer.Option(
         metavar="NUMBER",
-        help="delta of the guarantee: a number of at least 1e-11, examples^-1.1, or units^-1.1 for the number of"
-        " protected users or examples (default: units^-1.1).",
+        help="delta of the guarantee: a number (at least 1e-11), examples^-1.1, or units^-1.1, where units is the"
+        " number of protected users or examples (default: units^-1.1).",
     ),
 ]
 _norm = partial(typer.Option, rich_help_panel="Clip norms, estimated from public users' texts")
@@ -74,7 +74,7 @@ def account(
     ] = None,
     cap: Annotated[
         int | None,
-        typer.Option(help="uls: maximum number of users in a step.", rich_help_panel=USERS, hidden=True),
+        typer.Option(help="uls: maximum number of users per step.", rich_help_panel=USERS, hidden=True),
     ] = None,
     examples: Annotated[int | None, typer.Option(help="Public number of examples, N.", rich_help_panel=RECORDS)] = None,
     batch: Annotated[
@@ -120,7 +120,7 @@ def account(
         str | None,
         typer.Option(
             metavar="WORD",
-            help="Unit of the noise: cohort (as in line 14) or clip-norm (default: cohort).",
+            help="Unit of the noise multiplier: cohort (as in line 14) or clip-norm (default: cohort).",
             rich_help_panel=ALGORITHM,
             hidden=True,
         ),
@@ -150,9 +150,9 @@ def account(
     uls: user-level sampling (Charles et al., Algorithm 2), epsilon per user. els: example-level sampling, at most
     --group-size examples per user (their Theorem 1), epsilon per user. group: like els, with exactly --group-size
     examples per user (Chua et al.). example: epsilon per example, and per user only with --group-size. user-entity:
-    text sampling, epsilon for each number of texts that a person wrote or is named in. uedp: the epsilon that Lai et
-    al. claim, and the epsilon that the mechanism guarantees. compose: one epsilon for all releases about the same
-    people, from plans that were fixed beforehand.
+    text sampling; one epsilon for each number of texts by or about a person. uedp: the epsilon that Lai et al. claim,
+    and the epsilon that the mechanism guarantees. compose: one epsilon for all releases about the same people, from
+    plans that were fixed beforehand.
     """
     given = {name: value for name, value in context.params.items() if value is not None}
     for name in ("kind", "plans", "json", "csv"):
@@ -296,10 +296,10 @@ def choose(
     """Choose between ULS, banded noise and ELS at one compute budget.
 
     heldin compares the noise in sums of gradients over steps, for each ULS group size (with and without banded noise)
-    and for ELS. Without --public-texts, each clip norm counts as 1, and heldin names the training with the least noise.
-    With --public-texts, heldin estimates clip norms and the ELS group size from these texts, and chooses by
-    Estimate-and-Double (Charles et al., section 6). The last lines state with how many made-up users a training kept
-    half of the gain of plain training, and three quarters (docs/users.md).
+    and for ELS. Without --public-texts, heldin assumes a clip norm of 1 for each, and recommends the training with the
+    least noise. With --public-texts, heldin estimates clip norms and the ELS group size from these texts, and chooses
+    by Estimate-and-Double (Charles et al., section 6). The last lines show how many made-up users a training needed to
+    keep half, and three quarters, of the gain of plain training (docs/users.md).
     """
     from heldin.audit.users_ladder import least_table, least_users, read_ladder
     from heldin.base.progress import reporter_for_this_terminal
@@ -339,7 +339,7 @@ def choose(
 def bound(
     scores: Annotated[Path, typer.Argument(dir_okay=False, help="CSV file with the columns user, score, member.")],
     higher_is: Annotated[
-        str, typer.Option(metavar="WORD", help="Which group has higher scores: member or non-member.")
+        str, typer.Option(metavar="WORD", help="Group with the higher scores: member or non-member.")
     ] = "member",
     assignment: Annotated[
         str,
@@ -378,7 +378,7 @@ def bound(
 ) -> None:
     """Compute bounds and a verdict from any tool's scores.
 
-    heldin prints each bound that is valid for this design, and a reason for each bound that is not valid. Exit codes: 3
+    heldin prints every bound that is valid for this design, and why other bounds are not. Exit codes: 3
     if a claim is contradicted (certified), 4 if a claim is contradicted (indicative).
     """
     from heldin.bounds import judgement as engine
@@ -421,7 +421,11 @@ def power(
     samples: Annotated[int, typer.Option(help="With --access text: number of continuations per cut.")] = 16,
     sampling_noise: Annotated[
         float | None,
-        typer.Option(hidden=True, help="With --access text: variance that one sample adds (default: 40, as measured)."),
+        typer.Option(
+            hidden=True,
+            help="With --access text: variance that one sample adds, divided by the variance among non-members"
+            " (default: 40, as measured).",
+        ),
     ] = None,
     exclude_auroc: ExcludeAuroc = None,
     exclude_tpr: ExcludeTpr = None,

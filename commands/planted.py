@@ -45,15 +45,15 @@ def plant(
         bool, typer.Option("--canaries-only", help="Audit only canary users; all real users are members.")
     ] = False,
     audit_fraction: Annotated[
-        float | None, typer.Option(help="Probability that a real user is audited; all others are members.")
+        float | None, typer.Option(help="Probability that a real user is audited; the other users are members.")
     ] = None,
     evidence: Annotated[
         str | None,
         typer.Option(
             metavar="WORD",
             help=(
-                "Evidence for which rows the model was trained on. callback: the log of "
-                "heldin.AuditCallback or heldin.watch_training; without a log, nothing is certified. "
+                "What shows that the model was trained on the planted rows. callback: a log by"
+                " heldin.AuditCallback or heldin.watch_training; without the log, nothing is certified."
                 "declared: the word of the person in --declared-by."
             ),
         ),
@@ -76,10 +76,10 @@ def plant(
 ) -> None:
     """Prepare an audit of a training that someone else runs.
 
-    heldin draws a coin for each audited user, and writes a training set to training/ in the --out folder. This set has
-    the name, format and columns of your set. It contains rows of canary users, and no rows of non-members. You may send
-    manifest.json too. Keep ledger/ to yourself. If heldin is killed, the same command resumes. After training, run:
-    heldin audit-planted OUT --model MODEL.
+    heldin flips a coin for each audited user, and writes a planted training set to OUT/training/, with the name, format
+    and columns of your set. The planted set has rows of canary users, and no rows of non-members. Give the trainer
+    training/ and manifest.json, but never ledger/. If heldin is killed, run the same command again to resume. After
+    training, run: heldin audit-planted OUT --model MODEL.
     """
     from heldin.base.progress import reporter_for_this_terminal
     from heldin.planting.plant import plant as do
@@ -132,9 +132,8 @@ def audit_planted(
         str | None,
         typer.Option(
             help=(
-                "Name of the person who declares the conditions that heldin cannot check, such as: the"
-                " model was trained on this set and on no other text of its users. The report lists "
-                "these conditions."
+                "Name of the person who declares conditions that heldin cannot check, such as: the model was"
+                " trained on this set and on no other texts by its users. The report lists the conditions."
             ),
         ),
     ] = None,
@@ -172,9 +171,9 @@ def audit_planted(
 ) -> None:
     """Audit a model that was trained on a set from heldin plant.
 
-    Before training, heldin drew the members and fixed users, texts and attacks, so results can be certified. A --claim
-    states its unit, as in epsilon=8,delta=1e-6,unit=user. If a claim is contradicted, this finding is certified if
-    every condition was checked or declared. To list the options of an endpoint, run: heldin config audit endpoint.
+    heldin plant fixed members, texts and attacks before training, so results can be certified. State the unit of a
+    --claim, as in epsilon=8,delta=1e-6,unit=user. The finding that a claim is contradicted is certified if every
+    condition was checked or declared. To list the options of an endpoint, run: heldin config audit endpoint.
     """
     from heldin.base.progress import reporter_for_this_terminal
     from heldin.planting.audit import audit_planted as do

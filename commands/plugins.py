@@ -23,7 +23,7 @@ def plugins(
     json: AsJson = False,
     csv: AsCsv = False,
 ) -> None:
-    """List kinds that packages add, and run their test suites.
+    """List the kinds that installed packages add, and test them.
 
     A package registers its attacks, corpus sources, data defenses and other kinds as entry points. A config uses these
     kinds by name. Without --check, heldin imports no kind. With --check, the exit code is 2 if a test suite fails.

@@ -45,8 +45,8 @@ def run(
         typer.Option(
             min=0.1,
             help=(
-                "With --check: GPU memory in GiB. Print the memory that the run needs, and refuse a "
-                "run that needs more (default: the memory of this machine's GPU, if there is one)."
+                "With --check: GPU memory in GiB. Print the memory that the run needs, and refuse the run"
+                " if that is more (default: the memory of this machine's GPU, if there is one)."
             ),
             hidden=True,
         ),
@@ -62,8 +62,8 @@ def run(
 ) -> None:
     """Train a model, attack it, and write the report.
 
-    heldin splits users by coin, fine-tunes and attacks the model, and writes record.json and report.pdf to --out. If
-    heldin is killed, the same command resumes the run. Relative paths in a config start at the current folder.
+    heldin splits users by coin flips, fine-tunes a model, attacks it, and writes record.json and report.pdf to --out.
+    If heldin is killed, run the same command again to resume. Paths in a config are relative to the current folder.
     """
     from heldin.stages.run_config import load_config
 

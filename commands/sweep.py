@@ -38,7 +38,7 @@ def sweep(
     out: Out = None,
     set_: Set = None,
     scale: Annotated[
-        str | None, typer.Option(help="Run another size of the sweep: a name under scales in the file.")
+        str | None, typer.Option(help="Run another size of the sweep, by its name under scales in the file.")
     ] = None,
     check: Annotated[
         bool, typer.Option("--check", help="Train nothing. Print every problem (exit code 2), or all variants.")
@@ -47,7 +47,7 @@ def sweep(
         str | None,
         typer.Option(
             metavar="URL",
-            help=("Folder or address, such as s3://...; at the end, heldin copies records and reports there."),
+            help=("Folder or address, such as s3://..., to copy records and reports to at the end."),
             hidden=True,
         ),
     ] = None,
@@ -71,8 +71,8 @@ def sweep(
     """Train several variants on the same users, and compare them.
 
     Each variant is an ordinary run in OUT/cells/REPETITION/VARIANT. comparison.json and report.pdf of the whole sweep
-    are in OUT. If heldin is killed, the same command resumes. --mirror never copies ledgers, keys or scores. For a Ray
-    cluster, choose an --out on a file system that all machines share.
+    are in OUT. If heldin is killed, run the same command again to resume. --mirror never copies ledgers, keys or
+    scores. For a Ray cluster, choose an --out on a file system that all machines share.
 
     Exit code 3: the runs together contradict a claim. Exit code 5: some runs failed, and heldin compared the others.
     """

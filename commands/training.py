@@ -34,7 +34,7 @@ RECORDS = "For els and example, which sample records"
 def retrain(
     config: Annotated[
         Path,
-        typer.Argument(dir_okay=False, help="Config file of a run. heldin tests the training and plan of this config."),
+        typer.Argument(dir_okay=False, help="Config file of a run, whose training and plan heldin tests."),
     ],
     trainings: Annotated[
         int,
@@ -66,8 +66,7 @@ def retrain(
     threshold: Annotated[
         float | None,
         typer.Option(
-            help="Score threshold, fixed beforehand (default: the first quarter of the trainings determines the"
-            " threshold).",
+            help="Score threshold, fixed beforehand (default: computed from the first quarter of the trainings).",
             hidden=True,
         ),
     ] = None,
@@ -86,9 +85,9 @@ def retrain(
 ) -> None:
     """Audit a training procedure with many small trainings.
 
-    A coin decides whether a training includes a worst-case user. Each training runs the config's whole defense under a
-    separate key, and gives one score. Clopper-Pearson limits at one threshold then certify a lower bound on epsilon per
-    user (docs/retraining.md). If heldin is killed, the same command resumes.
+    A coin decides whether a training includes a worst-case user. Each training applies the whole defense of the config
+    with a separate key, and yields one score. Clopper-Pearson limits at one threshold then certify a lower bound on
+    epsilon per user (docs/retraining.md). If heldin is killed, run the same command again to resume.
     """
     from heldin.base.progress import reporter_for_this_terminal
     from heldin.bounds.verdict import parse_claim
@@ -211,8 +210,8 @@ def white_box(
     With --step, it audits your step function in one process. docs/white-box.md has the signature of this function. To
     audit Opacus, give --step heldin.white_box.opacus_step:opacus.
 
-    Exit codes: 0 no alarm; 3 the accountant's curve is contradicted; 6 the trainer runs the stated mechanism only on
-    finite input (0 with --accept non-finite); 7 the trainer does not run the stated mechanism.
+    Exit codes: 0 no alarm; 3 the accountant's curve is contradicted; 6 the trainer runs the stated mechanism on finite
+    input only (0 with --accept non-finite); 7 the trainer does not run the stated mechanism.
     """
     from heldin.base.coins import new_key
     from heldin.base.progress import reporter_for_this_terminal

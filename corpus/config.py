@@ -35,8 +35,9 @@ class CorpusConfig(Section):
     messages. preference: the columns chosen and rejected, and a prompt. null: heldin recognises the format by the
     columns of the first row. ``columns.text`` may name the column of messages."""
     turns: Counting | None = None
-    """Turns of a row that deduplication, caps, statistics and canary users use. null: the turns in finetune.loss_on.
-    The search for entities always covers all turns, because a model reads all turns."""
+    """Turns that deduplication, caps, statistics and canary users read in a chat. null: the turns in finetune.loss_on.
+    heldin searches all turns for entities, because the model reads all turns.
+    """
     template: ExpandedPath | None = None
     """File with a chat template in Jinja, which turns messages into text; null: the template of the base model's
     tokenizer.
@@ -50,8 +51,9 @@ class CorpusConfig(Section):
     """Rows to skip and count. skip-empty: rows without text. skip: all unusable rows. strict: no rows. An unusable
     row that is not skipped is an error."""
     public_validation: UserFilter | None = None
-    """Users who are neither audited nor in training. With finetune.select: best_public, the loss on the texts of
-    these users chooses the checkpoint. null: no such users."""
+    """Users who are neither audited nor in training. If finetune.select is best_public, heldin chooses the checkpoint
+    with the lowest loss on their texts. null: no such users.
+    """
     users: UserFilter = UserFilter(min_records=20)
     """The audited users. Each user needs at least 4 records: one each for training, attacker, validation and test.
     Each preset has its own default for ``min_records``."""

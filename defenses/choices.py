@@ -74,11 +74,13 @@ class ClipQuantile(Choice):
     quantile: float = Field(0.5, gt=0.0, lt=1.0)
     """Share of units whose norm should be below the clip norm."""
     rate: Positive = 0.2
-    """Speed at which the clip norm changes: each step multiplies the clip norm by exp(-rate (share below the clip
-    norm - quantile))."""
+    """Learning rate of the clip norm: each step multiplies the clip norm by exp(-rate (share of norms below it -
+    quantile)).
+    """
     share: float = Field(0.01, gt=0.0, lt=1.0)
-    """Share of the privacy budget that is spent on counting the units below the clip norm. The noise on gradients
-    becomes 1 / sqrt(1 - share) times as large."""
+    """Share of the privacy budget for counting the units below the clip norm. This share makes the noise on gradients 1
+    / sqrt(1 - share) times as large.
+    """
 
     def next_norm(self, norm: float, below: float) -> float:
         """Return the clip norm of the next step, from this step's norm and the noised share of units below it."""
@@ -160,7 +162,7 @@ class UnitClip(ClipKind, ABC):
 
     bounds_units: ClassVar[bool] = True
     rescales: ClassVar[bool]
-    """Whether heldin divides the clipped sum by the norm."""
+    """Whether heldin divides the sum of clipped gradients by the clip norm."""
 
     norm: ClipNorm
     follows: ClipQuantile | None = None
@@ -352,8 +354,8 @@ class LocalUpdates(Choice):
     model_config = ConfigDict(use_attribute_docstrings=True)
 
     learning_rate: Positive
-    """Learning rate of the local steps. finetune.learning_rate is the rate of the step with the noised sum over
-    users."""
+    """Learning rate of the local steps. The step with the noised sum over users has the rate in finetune.learning_rate.
+    """
     batch_size: Count = 8
     """Number of records in each local step. heldin divides the summed gradient by this number."""
     epochs: Count = 1
@@ -366,9 +368,9 @@ class Workload(Choice):
     model_config = ConfigDict(use_attribute_docstrings=True)
 
     momentum: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.0
-    """Momentum of sgd; must equal finetune.momentum. For Adam, 0.9 is close."""
+    """Momentum of sgd; must equal finetune.momentum. For Adam, use 0.9, which is close."""
     decay: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.0
-    """Share by which the weights shrink in a step (learning rate times weight decay)."""
+    """Fraction by which each step shrinks the weights: learning rate times weight decay."""
 
 
 PREFIX_SUMS = Workload()
@@ -382,7 +384,7 @@ class WeightCaps(Choice):
     user: Count
     """Smallest number of records at which a user has weight 1."""
     entity: Count
-    """Smallest number of records naming an entity at which the entity has weight 1."""
+    """Smallest number of records with an entity at which the entity has weight 1."""
 
 
 class TwoLevel(Choice):

@@ -40,9 +40,9 @@ class SamplerKind(Choice, ABC):
     adjacencies: ClassVar[tuple[Adjacency, ...]] = ("add_remove", "zero_out")
     """Neighbouring relations under which heldin can compute epsilon for this kind."""
     by_coins: ClassVar[bool] = False
-    """Whether only a separate coin for each unit and step decides which units a step uses."""
+    """Whether each unit joins each step by a separate coin, independently of all other units."""
     draws_by_gaps: ClassVar[bool] = False
-    """Whether heldin computes one digest for each step that uses a unit."""
+    """Whether heldin computes a unit's digests only for the steps that use the unit."""
     full_batch: ClassVar[bool] = False
     """Whether every step uses every unit."""
 

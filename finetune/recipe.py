@@ -81,22 +81,23 @@ class Lora:
     rank: Many = 8
     """Rank of the adapters."""
     alpha: Count = 16
-    """Number that sets the adapters' scale: alpha / ``rank``, or alpha / sqrt(``rank``) with ``rslora``."""
+    """Scaling of the adapters: alpha / ``rank``, or alpha / sqrt(``rank``) with ``rslora``."""
     targets: tuple[str, ...] | str = "all-linear"
     """Layers that get adapters: a list of names, a regular expression that matches whole names, or "all-linear". auto:
-    the layers in which the gradients of public users are largest (``model.saliency``)."""
+    the layers with the largest gradients of public users (``model.saliency``).
+    """
     picked_share: Annotated[float, Field(gt=0, le=1)] = 0.05
-    """Share of the model's linear layers that ``targets: auto`` picks; at least one layer."""
+    """With ``targets: auto``: share of the linear layers to pick; at least one layer."""
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    """Probability of dropout on the adapters' inputs. Private training has no dropout, and needs the value 0."""
+    """Probability of dropout on the adapters' inputs. Private training needs the value 0."""
     modules_to_save: tuple[str, ...] = ()
-    """Names of layers to train in full, such as an lm_head that is not tied. heldin saves these layers with the
-    adapters."""
+    """Names of layers to train in full and to save with the adapters, such as an untied lm_head."""
     rslora: bool = False
     """Whether to use rank-stabilised LoRA, with the scale alpha / sqrt(``rank``)."""
     dora: bool = False
-    """Whether to use DoRA: the adapters change only the direction of a weight, and a separate trained vector changes
-    the magnitude."""
+    """Whether to use DoRA, which trains the direction of a weight with adapters and its magnitude with a separate
+    vector.
+    """
 
     def __post_init__(self) -> None:
         if self.rank < 1:
@@ -146,22 +147,22 @@ class Recipe:
     __pydantic_config__: ClassVar = DATACLASS_SECTION
 
     epochs: Annotated[Positive, Field(le=MANY)] = 10.0
-    """Number of passes over the records. A private run does ``defense.steps`` steps instead."""
+    """Number of passes over the records. Private training uses ``defense.steps`` instead."""
     batch_size: Count = 8
-    """Number of records per optimizer step. A private run draws ``defense.cohort`` units on average instead."""
+    """Number of records per optimizer step. Private training uses ``defense.cohort`` instead."""
     micro_batch: Count | None = None
-    """Maximum number of records in one forward pass. heldin sums the gradients of a batch over its micro-batches. null:
+    """Maximum number of records in one forward pass. heldin accumulates the gradients of a larger batch. null:
     no limit.
     """
     optimizer: Optimizer = Optimizer.ADAM
-    """Optimizer. A setting without a key here has PyTorch's default."""
+    """Optimizer. Settings that have no key keep PyTorch's defaults."""
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """Momentum, only for sgd."""
     learning_rate: Positive = 5e-5
     """Peak learning rate."""
     schedule: Schedule = Schedule.LINEAR
-    """Course of the learning rate after the warm-up. linear: falls to zero along a line. cosine: falls to zero along
-    half a cosine wave. constant_with_warmup: stays at the peak. constant: the peak rate in every step, without warm-up.
+    """Learning-rate schedule after the warm-up. linear: falls linearly to zero. cosine: falls to zero as half a cosine.
+    constant_with_warmup: stays at the peak. constant: stays at the peak in every step, without warm-up.
     """
     weight_decay: Annotated[float, Field(ge=0, lt=2**31)] = 0.0
     """Weight decay of the optimizer."""
@@ -170,53 +171,56 @@ class Recipe:
     sequence_length: Count = 512
     """Maximum number of tokens of a record in training, with the end-of-text token. heldin cuts off the rest."""
     truncate: Truncate = field(default=Truncate.TURNS, repr=False)  # what it does is in the tokens
-    """Where to cut a row of turns that is too long. turns: after the last turn that fits, or at ``sequence_length``
-    if no scored turn fits. tokens: at ``sequence_length``. heldin always cuts plain texts at ``sequence_length``."""
+    """Where to cut a chat that is too long. turns: after the last turn that fits, or at ``sequence_length`` if no
+    scored turn fits. tokens: at ``sequence_length``. Plain texts are always cut at ``sequence_length``.
+    """
     loss_on: Counting | None = field(default=None, repr=False)
-    """Part of a row of turns on which training counts the loss: all, the turns of one role, or the completion. null:
-    the assistant's turns of a chat, the completion of a prompt, or the whole text."""
+    """Part of a chat, or of a prompt with completion, on which training computes the loss: all, the turns of one role,
+    or the completion. null: the assistant's turns of a chat, the completion of a prompt, or the whole text.
+    """
     objective: PreferenceName | None = field(default=None, repr=False)  # what it does is in the records
     """Loss for preference pairs. dpo: direct preference optimisation with the sigmoid loss and the model before
-    training as reference. orpo: the loss on the chosen answer plus an odds ratio. null: dpo for pairs. Rows that
-    are not pairs always have the cross entropy of their tokens as loss."""
+    training as reference. orpo: the loss on the chosen answer plus an odds-ratio term. null: dpo for pairs. For all
+    other rows, the loss is the cross entropy of the tokens.
+    """
     beta: Positive | None = field(default=None, repr=False)
-    """Beta of dpo, or the weight of the odds ratio of orpo; null: 0.1. Only for preference pairs."""
+    """Beta of dpo, or weight of the odds-ratio term of orpo; null: 0.1. Only for preference pairs."""
     label_smoothing: Annotated[float, Field(ge=0, lt=0.5)] = field(default=0.0, repr=False)
     """Share of preference pairs for which dpo assumes that the two answers are swapped."""
     evaluations: Few = 10
-    """Number of evaluations during training, evenly spaced; the last is after the last step. Each evaluation
+    """Number of evenly spaced evaluations during training; the last one follows the last step. Each evaluation
     measures losses and AUROC."""
     checkpoint_every: Count = 200
     """Number of steps between resumable checkpoints."""
     select: Select = Select.BEST
-    """Which checkpoint becomes the result. best: lowest loss on members' validation records. best_public: lowest
-    loss on separate public users (corpus.public_validation). last: the last checkpoint. A user-level epsilon
-    needs best_public or last."""
+    """Checkpoint to keep as the result. best: lowest loss on members' validation records. best_public: lowest loss on
+    texts of public users (corpus.public_validation). last: the last checkpoint. A user-level epsilon needs best_public
+    or last.
+    """
     patience: Count | None = None
     """Training stops after this many evaluations in a row without a lower validation loss. null: training never
     stops early."""
     group_by_length: bool = True
-    """Whether each batch has records of similar length, to save padding. The order of the batches is random."""
+    """Whether to batch records of similar length together, which saves padding. The order of the batches stays random.
+    """
     precision: Precision = Precision.AUTO
     """Precision of the forward and backward pass; weights and optimizer stay in fp32. auto: bf16 on a GPU that supports
     bf16, else fp32.
     """
     checkpointing: bool = field(default=False, repr=False)  # names of cached models follow from the representation
-    """Whether the backward pass computes activations again (gradient checkpointing). This saves memory and costs about
-    a third more time.
-    """
+    """Whether to use gradient checkpointing, which saves memory and takes about a third more time."""
     shard: Annotated[Few, Field(ge=2)] | None = field(default=None, repr=False)
-    """Number of processes that share one copy of the model (torch's FSDP2); start these processes with torchrun. null:
-    each process has a copy.
+    """Number of processes among which to shard the model (PyTorch FSDP2); start the processes with torchrun. null: each
+    process has a full copy.
     """
     report_to: tuple[TrackerName, ...] = field(default=(), repr=False)  # changes no weight
     """Trackers that receive losses, epsilon, throughput, the answer and the report. Numbers that depend on membership
     reach the trackers only after the audit has decided the answer.
     """
     report_unnoised: bool = field(default=False, repr=False)
-    """In a private run, whether trackers on other machines also receive numbers without noise."""
+    """Whether trackers on other machines may receive un-noised numbers of private training."""
     lora: Lora | None = None
-    """Settings of low-rank adapters, which heldin trains instead of all parameters; null: train all parameters."""
+    """Settings for training low-rank adapters (LoRA) only; null: train all parameters."""
     seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
     """Public seed for the adapters' initial weights, dropout and the order of records."""
 

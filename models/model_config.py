@@ -25,8 +25,7 @@ class TinyModel:
     __pydantic_config__: ClassVar = DATACLASS_SECTION
 
     vocabulary: Annotated[Many, Field(ge=257)] = 2048
-    """Size of the vocabulary. heldin learns the vocabulary from the pre-training texts: every byte, the end-of-text
-    token, and words."""
+    """Size of the vocabulary, which heldin learns from the pre-training texts."""
     context: Many = 128
     """Context length of the model, in tokens."""
     hidden: Many = 128
@@ -36,7 +35,7 @@ class TinyModel:
     heads: Few = 4
     """Number of attention heads in each layer."""
     window: Many = 64
-    """Number of tokens that a layer with local attention sees, including the current token."""
+    """Window of local attention in tokens, including the current token."""
 
     def __post_init__(self) -> None:
         for name in ("vocabulary", "context", "hidden", "layers", "heads", "window"):

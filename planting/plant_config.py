@@ -38,23 +38,24 @@ class PlantedSplit(Section):
     """The audited users, and the rows that heldin sets aside. Unaudited users are members with all their rows."""
 
     audit_fraction: float | None = Field(None, gt=0, le=1)
-    """Probability that a user is audited, by a separate public coin. null: ``audit_pool`` decides."""
+    """Probability that a user is audited; a separate public coin decides for each user. null: ``audit_pool`` decides.
+    """
     audit_pool: int | None = Field(None, ge=2)
-    """Number of audited users, drawn by the seed. null: ``audit_fraction`` decides; if this key is also null, all users
-    are audited.
+    """Number of users to audit, chosen at random. If both ``audit_pool`` and ``audit_fraction`` are null, all users are
+    audited.
     """
     canaries_only: bool = False
-    """Whether to audit only canary users. If true, all real users are members. heldin adds canary rows, and leaves
-    out ``control_rows`` real rows."""
+    """Whether to audit only canary users. If true, all real users are members. heldin then adds canary rows, and leaves
+    out ``control_rows`` real rows.
+    """
     control_rows: int = Field(200, ge=0, le=10_000)
-    """With ``canaries_only``: number of real rows to leave out at random, at most a tenth of all rows. The audit
-    compares training rows with the rows left out, to show that the model learned. 0: the audit cannot show that
-    the model learned."""
+    """With ``canaries_only``: number of real rows to leave out at random, at most a tenth of all rows. To show that the
+    model learned, the audit compares training rows with the omitted rows. 0: the audit cannot show it.
+    """
     attacker_fraction: float = Field(0.1, gt=0, lt=1)
-    """Share of each audited user's rows to set aside for the attacker, at least one row per user. Training never
-    uses the attacker's rows."""
+    """Share of each audited user's rows to keep for the attacker and out of training; at least one row per user."""
     evaluation_fraction: float = Field(0.1, gt=0, lt=1)
-    """Share of each audited user's rows to set aside for the loss on non-members, at least two rows per user."""
+    """Share of each audited user's rows to keep for measuring losses; at least two rows per user."""
 
     @model_validator(mode="after")
     def _one_of_both(self) -> "PlantedSplit":
@@ -69,8 +70,9 @@ class PlantColumns(Section):
     """The columns of the training set. The text is a column, a prompt with a completion, or a list of messages."""
 
     user: str | None = "user"
-    """Column with user names. null: each row counts as a separate user. If null, split.canaries_only must be true,
-    and the audit makes no statement about people who wrote several rows."""
+    """Column with user names. null: each row counts as a separate user. Without user names, set split.canaries_only to
+    true. The audit then makes no statement about people with several rows.
+    """
     text: str = "text"
     """Column with texts, if neither ``prompt`` nor ``messages`` is given."""
     prompt: str | None = None
@@ -78,8 +80,7 @@ class PlantColumns(Section):
     completion: str | None = None
     """Column with the completions of ``prompt``."""
     rejected: str | None = None
-    """Column with rejected texts, which training ranks below the completion, as in DPO. In the row of a canary user,
-    the rejected text is made up."""
+    """Column with rejected answers, as in DPO. heldin makes up the rejected answers of canary users."""
     messages: str | None = None
     """Column with chat messages (role and content), or with turns of ShareGPT (from and value). The chat template turns
     messages into text.
@@ -89,7 +90,7 @@ class PlantColumns(Section):
     date: str | None = None
     """Column with dates; null: no dates."""
     drop: tuple[str, ...] = ()
-    """Columns to leave out of the planted training set, such as a column with people's names."""
+    """Columns to omit from the planted training set, such as people's names."""
 
     @model_validator(mode="after")
     def _one_text(self) -> "PlantColumns":
@@ -131,19 +132,18 @@ class PlantConfig(MeasureKeys):
     dataset_split: str | None = None
     """Split of a folder with several splits, such as train."""
     copied_splits: tuple[str, ...] = ()
-    """Other splits of the folder, such as test, which heldin copies unchanged, with real names. Nobody may train on
-    these splits.
-    """
+    """Other splits to copy unchanged, with real names, such as test. Nobody may train on these splits."""
     evidence: Literal["callback", "declared"]
-    """Evidence for which rows the model was trained on. callback: the log of heldin.AuditCallback or
-    heldin.watch_training; without this log, the audit certifies nothing. declared: the word of the person in
-    --declared-by."""
+    """What shows that the model was trained on the planted rows. callback: a log by heldin.AuditCallback or
+    heldin.watch_training; without the log, nothing is certified. declared: the word of the person in --declared-by.
+    """
     unseen: ExpandedPath | None = None
-    """File with rows that no training uses, such as a test set, with the same columns. The audit compares training
-    rows with the unseen rows, to show that the model learned, even if the model was trained on the original file.
-    null: heldin leaves out split.control_rows."""
+    """File with rows that no training uses, such as a test set, with the same columns. To show that the model learned,
+    the audit compares training rows with these rows. This also works if the model was trained on the original file.
+    null: heldin leaves out split.control_rows instead.
+    """
     columns: PlantColumns = PlantColumns()
-    """Names of the columns. In the planted training set, heldin replaces the names of users, and ids if there are any.
+    """Names of the columns. heldin replaces user names and ids in the planted training set.
     """
     format: TextFormat = TextFormat()
     """Encoding and layout of a JSON or CSV file; the planted file has the same encoding and layout."""
@@ -158,26 +158,28 @@ class PlantConfig(MeasureKeys):
     unusable row that is not left out is an error."""
     score: Literal["all", "completion", "turns"] = "all"
     """Part of a row to score: the whole row, the completion, or the turns of ``role``. Choose the part on which
-    training counts the loss."""
+    training computes the loss.
+    """
     role: str = "assistant"
-    """With ``score: turns``: score the turns of this role."""
+    """With ``score: turns``: role whose turns are scored."""
     users: UserFilter = UserFilter(min_records=10)
-    """Users who may be audited. Each user needs at least 4 rows: one to train on, one for the attacker, and two to
-    measure losses."""
+    """Users who may be audited. Each user needs at least 4 rows: one for training, one for the attacker, and two to
+    measure losses.
+    """
     split: PlantedSplit = PlantedSplit()
-    """Who is audited, and which rows heldin sets aside."""
+    """Which users are audited, and which rows are kept out of training."""
     reference: ExpandedName
-    """Hub name or folder of a model that was not trained on these users: the model before fine-tuning. heldin uses
-    this model as the attacks' primary reference model, and to make canary users."""
+    """Hub name or folder of a model that was not trained on these users: the model before fine-tuning. This model is
+    the primary reference of the attacks, and heldin makes canary users with it.
+    """
     revision: str | None = None
     """Branch, tag or commit of the reference model on the hub; null: the newest commit."""
     sequence_length: int = Field(512, ge=2)
-    """Number of tokens that training will see of each row. heldin inserts a canary user's substring within these
-    first tokens."""
+    """Number of tokens per row that training will use. heldin inserts canary substrings within these first tokens."""
     canaries: tuple[CanarySpec, ...] = ()
-    """Canary users to plant. A separate coin decides the membership of each canary user."""
+    """Canary users to plant, each a member or not by a separate coin."""
     attack: AttackConfig = AttackConfig()
-    """The attacks that the audit will run, and what the attacker has: texts and access."""
+    """Attacks to run, with the attacker's texts and access."""
     audit: AuditConfig = AuditConfig()
     """Settings of intervals, bounds and rates."""
     decision: DecisionConfig = DecisionConfig()
@@ -185,8 +187,7 @@ class PlantConfig(MeasureKeys):
     release: Release | None = None
     """Planned release: who gets the model, and with which access. null: not stated."""
     looks: int = Field(1, ge=1, le=100)
-    """Number of checkpoints that you will audit. heldin divides the error probability of bounds, verdicts and tests
-    among the audits."""
+    """Number of checkpoints that you will audit. heldin divides the error probability among these audits."""
     seed: int = Field(0, ge=0)
     """Seed for public choices. Membership coins use a secret key instead."""
 

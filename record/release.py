@@ -14,20 +14,20 @@ class Release(Section):
     """
 
     access: Literal["weights", "log-probabilities", "top-k", "text"]
-    """Access of the people who get the model. weights: they get the model's files. log-probabilities: they see the
-    log-probabilities of texts that they send. top-k: they see the log-probabilities of the most probable next
-    tokens. text: they see only the text that the model writes. If the audit's attackers have less access, the
-    answer is never "no leak found"."""
+    """Access of the people who get the model. weights: the model's files. log-probabilities: the log-probabilities of
+    texts that people send. top-k: the log-probabilities of the most probable next tokens. text: only the text that the
+    model writes. If the audited attacks have less access, the answer is never "no leak found".
+    """
     rate_limit: Count | str | None = None
-    """Limit on requests, such as a number of queries per day, or a description; null: not stated."""
+    """Limit on requests, as a number of queries per day or a description; null: not stated."""
     owner: str | None = None
     """Person or team who is responsible for the model, for page one of the report; null: not stated."""
     purpose: str | None = None
-    """Purpose of the model, as text; null: not stated."""
+    """Purpose of the model, in your words; null: not stated."""
     auditor: str | None = None
     """Person or team who ran the audit, for page one of the report; null: not stated."""
     who: str | None = None
-    """People who get the model, as text, such as "the staff of one hospital"; null: not stated."""
+    """Who gets the model, in your words, such as "the staff of one hospital"; null: not stated."""
 
     @field_validator("rate_limit", mode="before")
     @classmethod

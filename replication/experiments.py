@@ -43,7 +43,7 @@ SWEEPS = {
 FINDINGS = "findings.json"
 _FINISHED = (0, 3, 4)  # exit codes of a run with a result: a contradicted claim is one
 Set = Annotated[list[str] | None, typer.Option("--set", help="Override, in YAML. Repeatable.")]
-Check = Annotated[bool, typer.Option("--check", help="Only check: print every problem, or what would be done.")]
+Check = Annotated[bool, typer.Option("--check", help="Run nothing; print every problem, or the planned steps.")]
 
 
 @dataclass(frozen=True)
@@ -116,7 +116,7 @@ def _sweep_command(name: str) -> Callable[..., None]:
     def command(
         out: Out = None,
         scale: Annotated[
-            str | None, typer.Option(help="Another size from the scales of the file, such as tiny, for two cores.")
+            str | None, typer.Option(help="Another size from scales in the file, such as tiny, for two cores.")
         ] = None,
         set_: Set = None,
         check: Check = False,
@@ -179,7 +179,7 @@ def judged_findings(name: str, sweep: "Sweep", folder: Path) -> "list[FindingRes
 
 def _runs_command(group: RunGroup) -> Callable[..., None]:
     def command(
-        out: Annotated[Path, typer.Option(help="Folder that receives a folder for each run.")] = group.out,
+        out: Annotated[Path, typer.Option(help="Folder for the runs, with a subfolder for each.")] = group.out,
         set_: Set = None,
         check: Check = False,
         only_table: Annotated[bool, typer.Option("--only-table", help="Print the table of finished runs.")] = False,
@@ -206,10 +206,10 @@ def _heldin(*arguments: str) -> int:
 
 
 for name, summary in SWEEPS.items():
-    app.command(name, help=f"{summary}.\n\nA sweep of heldin: if it is killed, the same command resumes it.")(
+    app.command(name, help=f"{summary}.\n\nA sweep of heldin. If it is killed, run the same command again to resume.")(
         _sweep_command(name)
     )
 for name, group in RUNS.items():
-    app.command(name, help=f"{group.summary}.\n\nRuns of heldin: if one is killed, the same command resumes it.")(
-        _runs_command(group)
-    )
+    app.command(
+        name, help=f"{group.summary}.\n\nRuns of heldin. If one is killed, run the same command again to resume."
+    )(_runs_command(group))

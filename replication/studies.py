@@ -52,7 +52,7 @@ def effective_noise(to: StudyFolder = Path("runs/effective-noise"), json: AsJson
 
 @app.command("concentration")
 def concentration(
-    config: Annotated[Path, typer.Argument(help="YAML config of a run. The command measures its public users.")],
+    config: Annotated[Path, typer.Argument(help="YAML config of a run, whose public users the command measures.")],
     to: StudyFolder = Path("runs/concentration"),
     group_size: Annotated[list[int] | None, typer.Option(min=1, help="Number of records per user. Repeatable.")] = None,
     users: Annotated[int, typer.Option(min=10, help="Maximum number of public users.")] = 128,
@@ -106,7 +106,7 @@ def noise(to: StudyFolder = Path("runs/noise"), json: AsJson = False) -> None:
 def proposition(
     to: StudyFolder = Path("runs/proposition"),
     draws: Annotated[
-        int, typer.Option(min=2, help="Number of sequences to draw, if there are too many sequences to list them all.")
+        int, typer.Option(min=2, help="Number of sequences to sample, if there are too many to list.")
     ] = 100_000,
     seed: Annotated[int, typer.Option(min=0, help="Seed for sources and draws.")] = 0,
     json: AsJson = False,
@@ -169,8 +169,8 @@ def personalization(
         list[float] | None,
         typer.Option(
             help=(
-                "Learning rate of SGD. Repeatable: the rate with the lowest loss on public users is "
-                "used; default: five rates."
+                "Learning rate of SGD. Repeatable; the rate with the lowest loss on public users is used"
+                " (default: five rates)."
             )
         ),
     ] = None,
@@ -212,11 +212,12 @@ def grid(
         str,
         typer.Option(
             help=(
-                "Key for the rows, such as defense.group_size. A key with words as values gives a line for each word."
+                "Key for the rows, such as defense.group_size. If its values are words, the figure has one line"
+                " for each word."
             )
         ),
     ],
-    each: Annotated[str | None, typer.Option(help="Key with a separate panel for each value.")] = None,
+    each: Annotated[str | None, typer.Option(help="Key for the panels, one for each value.")] = None,
     of: Annotated[str, typer.Option(help="Quantity to show: loss, perplexity, gain, auroc or seconds.")] = "loss",
     to: StudyFolder = Path("runs/grid"),
     json: AsJson = False,
@@ -266,7 +267,7 @@ def selected_records(
 
 @app.command("private-median")
 def private_median(
-    config: Annotated[Path, typer.Argument(help="Config of a run. The command counts its users' records.")],
+    config: Annotated[Path, typer.Argument(help="Config of a run, whose records per user the command counts.")],
     to: Annotated[Path, typer.Option("--out", help="File of the release; it must not exist.")],
     epsilon: Annotated[float, typer.Option(help="Epsilon that this release costs each user.")] = 0.1,
     at_most: Annotated[int, typer.Option(min=1, help="Largest value that may be released.")] = 256,
@@ -317,9 +318,7 @@ def split_by_date(
 def pretraining_without(
     config: Annotated[Path, typer.Argument(help="Config of a run with model.pretrain.source, the corpus to clean.")],
     to: Annotated[Path, typer.Option("--out", help="New file, FILE.jsonl; FILE.json has the counts.")],
-    threshold: Annotated[
-        float, typer.Option(help="Two texts are near-duplicates if their n-grams are at least this similar.")
-    ] = 0.8,
+    threshold: Annotated[float, typer.Option(help="Smallest similarity of the n-grams of near-duplicates.")] = 0.8,
     ngram: Annotated[int, typer.Option(min=1, help="Number of words per n-gram.")] = 5,
     url: Annotated[str | None, typer.Option(help="Column of the pre-training corpus with URLs.")] = None,
     fine_tuning_url: Annotated[
@@ -477,7 +476,7 @@ def users_ways(
 def later_loss(
     file: Annotated[Path, typer.Argument(help="File after.jsonl.gz from split-by-date.")],
     runs: Annotated[list[Path], typer.Argument(help="Folders of finished runs, with models.")],
-    users: Annotated[int, typer.Option(min=1, help="Maximum number of users in the later part.")] = 1000,
+    users: Annotated[int, typer.Option(min=1, help="Maximum number of users of the later part.")] = 1000,
     quiet: Quiet = False,
     device: DeviceOption = None,
     json: AsJson = False,
@@ -503,7 +502,7 @@ def user_entity_claims(json: AsJson = False, csv: AsCsv = False) -> None:
 def user_entity_curves(
     to: StudyFolder = Path("runs/user-entity-curves"),
     categories: Annotated[
-        bool, typer.Option("--categories", help="Draw a curve for each category of entities (their Figure 9).")
+        bool, typer.Option("--categories", help="Draw a curve for each category of entities (Figure 9 of the paper).")
     ] = False,
     json: AsJson = False,
 ) -> None:

@@ -48,18 +48,17 @@ class Finding(Section):
     AUROC of the groups of canary users. gain: loss of the base model minus the loss on non-members' test texts.
     """
     variant: str
-    """Variant that, according to the finding, differs from ``against`` or agrees with it."""
+    """Variant that the finding compares with ``against``."""
     against: str | float
-    """Variant, or number, with which heldin compares ``variant``."""
+    """Variant or number to compare with ``variant``."""
     share: Positive = 1.0
-    """For gains: share of the gain of ``against`` with which heldin compares the gain of ``variant``."""
+    """For gains: share of the gain of ``against`` to compare with the gain of ``variant``."""
     beyond: tuple[str, str] | None = None
-    """For losses: a second pair of variants. heldin compares the difference between the first pair with the
-    difference between the second pair."""
+    """For losses: a second pair of variants. heldin compares the loss differences of the two pairs."""
     sizes: bool = False
-    """With ``beyond``: whether to compare the differences without their signs."""
+    """With ``beyond``: whether to compare absolute differences."""
     expect: Expected
-    """Expected result: ``variant`` has less, more, or the same (alike)."""
+    """Expected result: ``variant`` has less than ``against``, more, or the same (alike)."""
     margin: Positive = MARGIN
     """Differences smaller than this number count as zero."""
     published: Published | None = None

@@ -52,7 +52,7 @@ class Way(Section):
     trained: Count
     """Number of trained parameters of the model."""
     layers: tuple[str, ...] = ()
-    """Names of the trained layers, if the gradients of public users picked the layers."""
+    """Names of the trained layers, if public users' gradients picked them."""
     noise_multiplier: NotNegative
     gains: tuple[Annotated[float, Field(ge=-LARGEST, le=LARGEST)], ...]
     """For each block, gain in nats per token (see ``replication.users.gain``)."""

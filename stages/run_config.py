@@ -40,38 +40,38 @@ EXTENDS = "Another config, which this file changes key by key. The path is relat
 
 
 class SplitConfig(Section):
-    """Settings of membership, and of the records that heldin sets aside."""
+    """Settings of membership, and of the records to keep out of training."""
 
     audited: Audited = Audited.USERS
-    """Whose membership a coin decides: users, entities named in records, or users and entities together. Training
-    uses a record if all audited users and entities in the record are members. Users who are not audited are
-    always members."""
+    """What is audited: users, entities named in records, or users and entities together. A separate coin decides the
+    membership of each. Training uses a record only if every audited user and entity in it is a member. Users who
+    are not audited are always members.
+    """
     entities: EntitySourceConfig | None = None
-    """Source of entities, which finds the people who are named in a record. Only for an audit of entities under a
-    defense without ``entities``.
+    """Source of entities, which finds the people who are named in a record. Use this key if entities are audited and
+    the defense has no ``entities`` of its own.
     """
     categories: tuple[Category, ...] = Field(CATEGORIES, min_length=1)
     """Categories that ``entities`` may find, from Lai et al. (2021), Table I."""
     entity_records: Count = 4
-    """heldin audits an entity only if at least this many training records name the entity."""
+    """Minimum number of training records that name an audited entity."""
     assignment: SplitRule = SplitRule.COIN
-    """How membership is decided: by an independent fair coin for each user, or by drawing an exact half. An exact
-    half supports no certified statement, and voids a user-level epsilon."""
+    """How members are chosen: by an independent fair coin per user, or as an exact half. An exact half supports no
+    certified statement, and voids a user-level epsilon.
+    """
     audit_pool: Annotated[Count, Field(ge=2)] | None = None
-    """Number of audited users and entities; all others are always members. null: all users and entities are audited.
+    """Number of users and entities to audit; all others are members. null: all are audited.
     A fixed number voids a user-level epsilon."""
     audit_fraction: float | None = Field(None, gt=0, le=1)
-    """Probability that a user is audited, by a separate public coin; all other users are always members. null: all
-    users are audited. Unlike ``audit_pool``, this key does not void a user-level epsilon.
+    """Probability that a user is audited; a separate public coin decides for each user. Users who are not audited are
+    members. null: all users are audited. Unlike ``audit_pool``, this key does not void a user-level epsilon.
     """
     seed: Seed | None = None
-    """Seed that decides which records heldin sets aside; null: the seed of the run."""
+    """Seed for the choice of records to keep out of training; null: the seed of the run."""
     attacker_fraction: float = Field(0.1, gt=0, lt=1)
-    """Share of each user's records to set aside for the attacker, at least one record. Training never uses the
-    attacker's records."""
+    """Share of each user's records to keep for the attacker and out of training; at least one record."""
     evaluation_fraction: float = Field(0.1, gt=0, lt=1)
-    """Share of each user's records to set aside for validation and test together, at least one record for validation
-    and one for test."""
+    """Share of each user's records to keep for validation and test; at least one record for each."""
 
     @model_validator(mode="after")
     def _entities_are_audited(self) -> "SplitConfig":
@@ -92,8 +92,7 @@ class PublicTexts(Section):
     source: CorpusSource | None = None
     """Public corpus; null: the run's corpus without its audited users."""
     users: UserFilter = UserFilter(min_records=1)
-    """Which public users to take from ``source``. Without ``source``, heldin takes them from the users who are not
-    audited."""
+    """Which users to take from ``source`` or, without ``source``, from the users who are not audited."""
     max_records_per_user: Count | None = None
     """Maximum number of records per user; heldin takes the first records. null: all."""
 
@@ -102,8 +101,7 @@ class SaliencyConfig(PublicTexts):
     """Public users whose gradients pick the layers for adapters (``finetune.lora.targets: auto``)."""
 
     users: UserFilter = UserFilter(min_records=1, max_users=256)
-    """Which public users to take from ``source``. Without ``source``, heldin takes them from the users who are not
-    audited."""
+    """Which users to take from ``source`` or, without ``source``, from the users who are not audited."""
     max_records_per_user: Count | None = 8
     """Maximum number of records per user; heldin takes the first records. null: all."""
 
@@ -159,9 +157,9 @@ class ModelConfig(Section):
     revision: str | None = None
     """Branch, tag or commit of the model on the hub; null: the newest commit."""
     pretrain: PretrainConfig | None = None
-    """A tiny model that heldin pre-trains first, instead of ``base``."""
+    """Settings of a tiny model that heldin pre-trains, instead of ``base``."""
     saliency: SaliencyConfig | None = None
-    """Public users whose gradients pick the layers with adapters; only for ``finetune.lora.targets: auto``."""
+    """Public users whose gradients decide which layers get adapters; only for ``finetune.lora.targets: auto``."""
 
     @model_validator(mode="after")
     def _one_of_both(self) -> "ModelConfig":
@@ -174,7 +172,7 @@ class PreviousConfig(Section):
     """An earlier release, which was trained on texts of the same people."""
 
     plan: ExpandedName
-    """Folder of the earlier run or of its export, or plan.json in this folder."""
+    """Folder of the earlier run, folder of its export, or plan.json in either folder."""
     times: Count = 1
     """Number of earlier releases under this plan."""
 
@@ -192,29 +190,30 @@ class RunConfig(MeasureKeys):
     --out.
     """
     seed: Seed = 0
-    """Seed for public choices, such as which users to sample and which records to set aside. Membership coins and
-    noise use a secret key instead."""
+    """Seed for public choices, such as the sample of users and the records to keep out of training. Membership coins
+    and noise use a secret key instead.
+    """
     corpus: CorpusConfig
     """The texts and their users."""
     split: SplitConfig = SplitConfig()
-    """How membership is decided, and which records heldin sets aside."""
+    """How members are chosen, and which records are kept out of training."""
     model: ModelConfig
     """The model before fine-tuning."""
     finetune: Recipe = Recipe()
     """Settings of the fine-tuning."""
     defense: Defense = NoDefense()
-    """The defense during training: no defense, only clipping, or a differentially private mechanism."""
+    """Defense during training: none, clipping only, or a differentially private mechanism."""
     previous: tuple[PreviousConfig, ...] | None = None
     """Earlier releases about the same people, each as a path or {plan: PATH, times: N}. []: there were no earlier
-    releases. null: not stated. The report and the model card list the earlier releases, and give one epsilon for
-    all releases together."""
+    releases. null: not stated. The report and the model card list these releases, and give one epsilon for all releases
+    together.
+    """
     data_defenses: tuple[DataDefense, ...] = ()
-    """Steps such as deduplication and caps, in order. heldin applies the steps to the training records before
-    training."""
+    """Steps to apply to the training records before training, in this order, such as deduplication and caps."""
     canaries: tuple[CanarySpec, ...] = ()
-    """Canary users to plant. A separate coin decides the membership of each canary user."""
+    """Canary users to plant, each a member or not by a separate coin."""
     attack: AttackConfig = AttackConfig()
-    """The attacks to run, and what the attacker has: texts and access."""
+    """Attacks to run, with the attacker's texts and access."""
     audit: AuditConfig = AuditConfig()
     """Settings of intervals, bounds and rates."""
     decision: DecisionConfig = DecisionConfig()

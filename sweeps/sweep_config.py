@@ -21,11 +21,11 @@ class Resources(Section):
     """Machines and processes for the runs of the sweep (cells)."""
 
     workers: Few = 1
-    """Number of runs at the same time. On a Ray cluster, this is the number on the smallest machine, unless
-    ``threads`` sets the cores of each run."""
+    """Number of runs at the same time. On a Ray cluster, this number is for the smallest machine, unless ``threads``
+    sets the cores per run.
+    """
     processes: Few = 1
-    """Number of processes that share the training of one run. torchrun starts the processes. If there are GPUs, each
-    process has one GPU."""
+    """Number of processes per training, started with torchrun. If there are GPUs, each process uses one."""
     threads: Few | None = None
     """Number of threads per process; null: an equal share of the machine's cores."""
     mirror_models: bool = False
@@ -36,11 +36,11 @@ class DecisionRule(Section):
     """The rule that chooses the variant to release. It is fixed before any measurement."""
 
     require: tuple[RequirementConfig, ...] = Field(min_length=1)
-    """Requirements. The selected variant must meet all of them."""
+    """Requirements. Requirements that the selected variant must meet."""
     prefer: Measure
-    """Quantity that decides among the variants that meet all requirements."""
+    """Quantity that decides among variants that meet all requirements."""
     candidates: tuple[str, ...] = Field(min_length=1)
-    """Variants that may be released, at most three. heldin divides the error probability among them."""
+    """Variants that may be released; at most three. heldin divides the error probability among these variants."""
     level: float = Field(0.05, gt=0, lt=0.5)
     """Maximum probability that heldin recommends a variant that does not meet a limit."""
 
@@ -57,11 +57,13 @@ class Tuning(Section):
     over: dict[Name, Annotated[dict[str, Annotated[list[Any], Field(min_length=1)]], Field(min_length=1)]] = Field(
         min_length=1
     )
-    """For each variant, by name: config keys and the values to try, in all combinations. A variant with axes is tuned
-    separately for each of its combinations. The config needs corpus.public_validation.
+    """For each variant, by name: config keys and the values to try, in all combinations. If the variant has axes,
+    heldin tunes each combination of the axes separately. The config needs corpus.public_validation.
     """
     blocks: Few = 1
-    """Number of repetitions of each combination, with new coins and seeds. The mean over all repetitions decides."""
+    """Number of repetitions of each combination, with new coins and seeds. heldin compares the means over all
+    repetitions.
+    """
 
 
 class SweepConfig(Section):
@@ -70,10 +72,11 @@ class SweepConfig(Section):
     name: Name
     """Name of the sweep. heldin writes the results to runs/NAME, or to --out."""
     base: str
-    """Config of a run that all variants change, as a path relative to this file."""
+    """Config of a run from which all variants start; a path relative to this file."""
     variants: dict[Name, dict[str, Any] | None] = Field(min_length=1)
-    """Variants by name, each with the config keys that differ. heldin merges sections key by key, and compares every
-    other variant with the first variant."""
+    """Variants by name, each with the config keys that differ; sections are merged key by key. heldin compares every
+    variant with the first one.
+    """
     axes: dict[str, dict[str, Annotated[list[Any], Field(min_length=1)]]] = Field(default_factory=dict)
     """For each variant, by name: config keys with several values. Each combination of values becomes a separate
     variant."""
@@ -84,9 +87,7 @@ class SweepConfig(Section):
     decision: DecisionRule | None = None
     """Rule that chooses the variant to release; null: heldin chooses no variant."""
     scales: dict[Name, dict[str, Any]] = Field(default_factory=dict)
-    """Other sizes of this sweep, by name: keys of this file that --scale NAME changes, section by section. null removes
-    a key.
-    """
+    """Other sizes of this sweep, by name. --scale NAME replaces these keys of this file; null removes a key."""
     resources: Resources = Resources()
     """Machines and processes for the runs. These settings change results only by rounding."""
 

@@ -2,12 +2,14 @@
 
 # Reports explain those that they use, so there are at most twenty.
 TERMS = {
-    "leaks": "an attack identifies members better than guessing (a false alarm has a probability of at most 5 %), or"
+    "leaks": "an attack identifies members better than guessing (the probability of a false alarm is at most 5 %), or"
     " the scores contradict a guarantee.",
-    "no leak found": "the upper limits of all scores are below a size that was fixed before the audit, and nothing"
-    " shows that the model failed to learn.",
-    "inconclusive": "the audit shows no leak, and cannot rule out a leak above a size that was fixed before the audit.",
-    "not valid": "the audit does not test the model, for example because members and non-members differ without it.",
+    "no leak found": "the upper confidence limits of all scores are below a threshold that was fixed in advance."
+    " Nothing shows that the model failed to learn.",
+    "inconclusive": "the audit shows no leak, but cannot rule out a leak above the threshold that was fixed in"
+    " advance.",
+    "not valid": "the audit does not test the model, for example because members and non-members differ even without"
+    " the model.",
     "member": "a person whose texts were used for training. A non-member is a comparable person whose texts were not.",
     "certified": "true with the stated probability, under conditions that heldin checked or that a named person"
     " declared.",
@@ -17,17 +19,18 @@ TERMS = {
     "false-positive rate": "the share of non-members that an attack wrongly flags (FPR).",
     "true-positive rate": "the share of members that an attack rightly flags (TPR).",
     "canary user": "an artificial or altered user, planted by the auditor to test the training.",
-    "nat": "a unit of loss: a text that is less likely by a factor of 2.72 has a loss that is 1 nat higher.",
-    "epsilon": "the limit of differential privacy (DP). With the protected texts, such as those of one person, every"
-    " outcome is at most e^epsilon times as likely as without them. A smaller epsilon protects more.",
-    "delta": "the probability with which an outcome may exceed the limit of epsilon.",
+    "nat": "a unit of loss. If the loss of a text rises by 1 nat, the text becomes 2.72 times less likely.",
+    "epsilon": "the limit of differential privacy (DP). Adding or removing the protected texts, such as one person's"
+    " texts, makes every outcome at most e^epsilon times as likely. A smaller epsilon protects more.",
+    "delta": "the largest probability by which an outcome may exceed the limit of epsilon.",
     "AUROC": "how often a random member has a higher score than a random non-member: 0.5 is guessing, 1 is certainty.",
-    "adjusted p-value": "how often a result at least as large occurs by chance, if heldin redraws the members. It is"
-    " corrected for every score that was tried.",
-    "simultaneous": "an interval is simultaneous if it is valid for all scores together, also for the largest one.",
-    "one-run": "a lower limit of epsilon is one-run if it comes from guesses of the coin flips of many people in one"
-    " training (Steinke et al. 2023; Mahloujifar et al. 2024).",
-    "commitment": "a hash that fixes a secret without revealing it. Anyone can check the secret later.",
+    "adjusted p-value": "how often random reassignments of the members give a result at least as large, corrected for"
+    " all scores that were tried.",
+    "simultaneous": "an interval is simultaneous if it is valid for all scores at once, including the largest score.",
+    "one-run": "a one-run lower limit of epsilon needs only one training. An attacker guesses the coin flips of many"
+    " people in this training (Steinke et al. 2023; Mahloujifar et al. 2024).",
+    "commitment": "a hash that fixes a secret without revealing it. After the secret is revealed, anyone can check it"
+    " against the hash.",
 }
 
 FURTHER = {
@@ -59,12 +62,13 @@ FURTHER = {
     "ledger": "the owner-only folder of a run that lists who is a member, with the secret key of the coins.",
     "margin": "the log-likelihood ratio between model and reference for the chosen answer of a preference pair, minus"
     " this ratio for the rejected answer.",
-    "perplexity": "the exponential of the mean loss over all tokens. A model with perplexity N predicts as badly as a"
-    " guess among N tokens. Compare perplexities only between models with the same tokenizer, on the same texts.",
+    "perplexity": "the exponential of the mean loss per token. A model with perplexity N predicts as well as a"
+    " uniform guess among N tokens. Compare perplexities only between models with the same tokenizer, on the same"
+    " texts.",
     "plan": "the file plan.json, which states the mechanism of a training and its epsilon. The trainer runs the plan,"
     " the accountant reads it, and the audit tests it.",
-    "planted set": "training data for a training that somebody else runs. heldin decided by coins which users and"
-    " canary users are in the data.",
+    "planted set": "a training set for a trainer outside heldin. Coins decided which users and canary users are in"
+    " the set.",
     "preference pair": "a prompt with an answer that somebody chose and an answer that the same person rejected.",
     "primary attack": "the attack that the configuration fixes in advance. Bounds and claims use this attack. If"
     " there is no leak, page one counts people by the primary attack.",

@@ -43,7 +43,7 @@ class SyntheticCorpusConfig(SourceConfig):
     _columns: Columns = PrivateAttr(_COLUMNS)
     kind: Literal["synthetic"]
     parameters: SyntheticCorpus = SyntheticCorpus()
-    """Number of made-up users, and how much their texts differ."""
+    """Settings of the made-up users and their texts."""
     rows: MadeUpRows = MadeUpRows.MAILS
     """Content of the rows. mails: texts. chats: a user's request and, as the assistant's answer, a mail. pairs:
     preference pairs of a mail and a draft."""

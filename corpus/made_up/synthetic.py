@@ -50,11 +50,11 @@ class SyntheticCorpus:
     users: Count = 240
     """Number of made-up users."""
     mean_records: Positive = 30.0
-    """Mean number of records per user, not below ``min_records``."""
+    """Mean number of records per user; at least ``min_records``."""
     min_records: Many = 12
     """Minimum number of records per user."""
     distinctiveness: Annotated[float, Field(ge=0, le=1)] = 0.5
-    """How personal texts are, from 0 (all users write alike) to 1 (most personal)."""
+    """How much each user's texts differ from those of others, from 0 (all users write alike) to 1."""
     seed: Seed = 0
     """Seed of the texts; the same seed gives the same texts."""
 

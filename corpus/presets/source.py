@@ -24,10 +24,11 @@ class PresetCorpus(SourceConfig):
     name: Annotated[str, WithJsonSchema({"type": "string", "enum": list(PRESETS)})]
     """Name of the preset; `heldin corpus presets` describes each preset."""
     path: ExpandedPath
-    """File or folder of the dataset, in the format in which it was published."""
+    """File or folder of the dataset, in its published format."""
     tokenizer: ExpandedName | None = None
-    """Hub name or folder of a tokenizer. The preset's thresholds count tokens of this tokenizer. null: count words
-    between blanks."""
+    """Hub name or folder of a tokenizer. heldin counts tokens of this tokenizer for the thresholds of the preset. null:
+    heldin counts words.
+    """
 
     @model_validator(mode="after")
     def _known(self) -> "PresetCorpus":

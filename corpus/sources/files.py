@@ -35,7 +35,7 @@ class FileCorpus(ColumnedSource):
     """File, or a list of files; JSON and CSV may be compressed (.gz, .zst). $NAME and ${NAME} are environment
     variables."""
     columns: Columns = Columns()
-    """Names of the columns, such as user and text. Leave this key out for mbox and iob, which have no column names."""
+    """Names of the columns, such as user and text. Omit this key for mbox and iob, which have no column names."""
     format: TextFormat = TextFormat()
     """Encoding and layout of files of kind jsonl and csv."""
 

@@ -64,9 +64,9 @@ class Columns:
     date: str | None = None
     """Column with dates; null: none."""
     spans: str | None = None
-    """Column with the parts of the text that count, as pairs of character positions (from, up to) such as [[0, 12],
-    [40, 55]]. Training counts the loss only on these parts, and attacks score only these parts. null, or a row
-    without a value: the whole text counts."""
+    """Column with the parts of the text to train on and to score, as pairs of character positions (start, end) such as
+    [[0, 12], [40, 55]]. null, or a row without a value: the whole text.
+    """
 
     def named(self) -> dict[str, str]:
         """Return a map from role to column name, for the roles that have a column."""

@@ -46,12 +46,14 @@ class TextFormat:
     __pydantic_config__: ClassVar = DATACLASS_SECTION
 
     encoding: str | None = None
-    """Character encoding, such as cp1252. null: the encoding in the byte order mark, or UTF-8 without such a mark."""
+    """Character encoding, such as cp1252. null: the encoding of the byte order mark, or UTF-8 if the file has no such
+    mark.
+    """
     delimiter: str | None = None
-    """Character between the fields of a CSV file. null: comma, semicolon, tab or |, whichever the header uses."""
+    """Character between the fields of a CSV file. null: heldin detects a comma, semicolon, tab or | in the header."""
     field: str | None = None
-    """Key under which a JSON file holds its list of rows, if the file is one object. A dot in the key reaches into
-    an inner object."""
+    """Key of the list of rows, for a JSON file that is a single object. Use dots for nested objects, as in data.rows.
+    """
 
     def __post_init__(self) -> None:
         if self.delimiter is not None and (len(self.delimiter) != 1 or self.delimiter in '"\r\n'):

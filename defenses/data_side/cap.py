@@ -21,7 +21,7 @@ class Cap(DataSideDefense):
     records: Count
     """Maximum number of records kept per user."""
     selection: CapSelection = "random"
-    """Rule that chooses the records to keep. Rules that use perplexity measure it with the base model."""
+    """Rule that chooses the records to keep. The base model computes the perplexity for rules that need it."""
 
     def name(self) -> Statement:
         """Return the step's name in a plan and a record."""

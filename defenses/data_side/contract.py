@@ -93,10 +93,10 @@ class DataSideDefense(Choice, ABC):
     """Name of the kind, or "package.module:Class"."""
 
     rewrites: ClassVar[bool] = False
-    """Whether the step changes the text of records but removes no record."""
+    """Whether the step changes texts but keeps all records."""
 
     user_local: ClassVar[bool | None] = None
-    """Whether the records that remain for a user depend only on the records of the same user. A user-level epsilon
+    """Whether the step decides on a user's records from this user's records alone. A user-level epsilon
     is void unless ``user_local`` or ``record_local`` is true."""
     record_local: ClassVar[bool | None] = None
     """Whether the result for a record depends only on that record; None counts as false."""

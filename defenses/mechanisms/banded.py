@@ -40,12 +40,13 @@ class BandedDefense(SampledDefense, UserRecords):
 
     kind: Literal["banded"]
     bands: Many | Literal["auto"] = "auto"
-    """Number of groups of users, b. Each step draws users from the next group, with b times the probability of
-    "uls", and noise is correlated over b steps. 1: the same as "uls". auto: the power of two with the smallest
-    error in the optimizer's sums at ``target_epsilon``. To choose this power, the accountant uses only public
-    constants."""
+    """Number of groups of users, b. The steps take the groups in turn, draw users with b times the probability of
+    "uls", and correlate the noise of b steps. 1: the same as "uls". auto: the power of two with the smallest error at
+    ``target_epsilon``, computed from public constants only.
+    """
     workload: Workload = PREFIX_SUMS
-    """Sums of gradients for which ``bands: auto`` minimises the error; by default, the sums of plain SGD."""
+    """Momentum and weight decay of the optimizer for which ``bands: auto`` minimises the error; by default, plain SGD.
+    """
 
     @model_validator(mode="before")
     @classmethod

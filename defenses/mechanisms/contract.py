@@ -58,11 +58,11 @@ class DefenseConfig(Section, ABC):
     is_plain: ClassVar[bool] = False
     """Whether this kind is plain training without a defense."""
     protects_named: ClassVar[bool] = False
-    """Whether this kind also protects people whom other people's records name."""
+    """Whether this kind also protects people who are named in other people's records."""
     may_halt: ClassVar[bool] = False
     """Whether training may end without a model."""
     repeats_records: ClassVar[bool] = False
-    """Whether training repeats a user's records if the user has fewer records than the plan says."""
+    """Whether training repeats records of a user who has fewer records than the plan states."""
 
     @abstractmethod
     def plan(self, given: Given) -> dict[str, Any]:
@@ -193,13 +193,13 @@ class Level(ABC):
     protects_named: ClassVar[bool] = False
     """Whether the plan also protects people who are named in records."""
     counts_users: ClassVar[bool] = False
-    """Whether a bound on attackers is a bound for users."""
+    """Whether the bound on attackers in the plan is per user, not only per record."""
     protects_records: ClassVar[bool] = False
     """Whether the protected unit is a record."""
     caps_users: ClassVar[bool] = False
     """Whether heldin chooses the records of each user only once, before training."""
     cannot_calibrate: ClassVar[str | None] = None
-    """Reason why heldin cannot find the noise for an epsilon; None if heldin can find the noise."""
+    """Reason why heldin cannot calibrate the noise to an epsilon; None if it can."""
 
     @classmethod
     def covers(cls, mechanism: "Mechanism") -> bool:

@@ -106,8 +106,9 @@ class DeclaredDefense(NoisedDefense, ABC):
     micro_records: Many = 64
     """Maximum number of records in one backward pass. This number affects only memory use."""
     white_box: ExpandedPath | None = None
-    """File with the output of ``heldin white-box --plan PLAN --json``, run for this mechanism with the installed
-    code. null: the report states that nobody ran a white-box audit."""
+    """File with the output of ``heldin white-box --plan PLAN --json`` for this mechanism and the installed code. null:
+    the report states that no white-box audit was run.
+    """
 
     @abstractmethod
     def dp_event(self) -> "DpEvent":

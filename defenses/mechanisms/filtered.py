@@ -21,10 +21,9 @@ class FilterDefense(UserRecords):
 
     kind: Literal["filter"]
     target_epsilon: Positive
-    """Epsilon per user. heldin adds enough noise to meet this epsilon."""
+    """Epsilon per user, from which heldin computes the noise."""
     tau: Positive
-    """In every step, the gradients of most users must be within this distance of each other; otherwise the run
-    halts."""
+    """Maximum distance between the gradients of most users. The run halts at a step with larger distances."""
 
     @property
     def calibrated_to(self) -> float:

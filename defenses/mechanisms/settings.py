@@ -31,19 +31,19 @@ class NoisedDefense(DefenseConfig, ABC):
     is_private: ClassVar[bool] = True
 
     population: Count
-    """Public number of users ("uls", "banded", "filter") or of records (other kinds). heldin computes the sampling
-    rate and delta from this number. With "filter", if the corpus has fewer users, each missing user counts as a
-    zero gradient."""
+    """Public number of users ("uls", "banded", "filter") or of records (other kinds). heldin computes the sampling rate
+    and delta from this number. If the corpus has fewer users, "filter" adds a zero gradient for each missing user.
+    """
     steps: Count
     """Number of optimizer steps, which replaces finetune.epochs."""
     delta: Annotated[float, Field(gt=0, lt=1)] | DeltaRule = "units^-1.1"
-    """delta of the guarantee: a number, or a power of a public number. "units^-1.1" uses the number of protected
-    users. This number is ``population``, or ``protected_users`` if the kind samples records. For the kind
-    "example", "units^-1.1" uses the number of records, ``population``. "examples^-1.1" uses ``examples``, as in
-    Charles et al. (2024), section 5. A delta above one over the number of protected units guarantees almost
-    nothing."""
+    """delta of the guarantee: a number, or a power of a public number. "units^-1.1" uses the number of protected users:
+    ``population``, or ``protected_users`` if the kind samples records. For the kind "example", "units^-1.1" uses the
+    number of records in ``population``. "examples^-1.1" uses ``examples``, as in Charles et al. (2024), section 5. If
+    delta is larger than 1 / (number of protected units), the guarantee means almost nothing.
+    """
     examples: Count | None = None
-    """Public number of records before any cap; only needed for ``delta: examples^-1.1``."""
+    """Public number of records before any cap, for ``delta: examples^-1.1``."""
     secure_noise: bool = False
     """Whether to draw the noise with a cryptographic generator (AES-256 in counter mode), which is slower than the
     default, Philox."""
@@ -101,25 +101,27 @@ class SampledDefense(NoisedDefense, ABC):
     """The settings that all defenses with sampling, clipping and noise in every step share."""
 
     cohort: Count
-    """Expected number of units per step, if training has ``population`` units. A unit is a user ("uls", "banded") or
-    a record (other kinds). At most ``population``. heldin divides the summed gradients of each step by this
-    number."""
+    """Expected number of units per step; at most ``population``. A unit is a user ("uls", "banded") or a record (other
+    kinds). heldin divides the sum of gradients in each step by this number.
+    """
     target_epsilon: Positive | None = None
-    """Epsilon to meet; heldin computes the necessary noise. The epsilon is per user. For "example", it is per
-    record. For "user-entity", it is per user and entity together or, without caps, for ``exposed`` records. Give
-    either ``target_epsilon`` or ``noise_multiplier``."""
+    """Epsilon, from which heldin computes the noise. It is an epsilon per user for most kinds, and per record for
+    "example". For "user-entity", it is per user and entity together or, without caps, for ``exposed`` records. Give
+    either ``target_epsilon`` or ``noise_multiplier``.
+    """
     # 0 is allowed: such a plan is built and labelled "no DP guarantee", not refused.
     noise_multiplier: NotNegative | None = None
     """Standard deviation of the noise divided by ``clip_norm``."""
     clip_norm: ClipNorm = 1.0
     """Clip norm: the largest L2 norm that a unit's gradient has after clipping."""
     clip_kind: Literal["flat", "normalised"] = "flat"
-    """Kind of clipping. flat: scale down gradients above ``clip_norm``. normalised: also divide by ``clip_norm``, so
-    the best learning rate no longer depends on ``clip_norm``.
+    """Kind of clipping. flat: scale down each gradient whose norm exceeds ``clip_norm``. normalised: also divide by
+    ``clip_norm``, so that the best learning rate does not depend on ``clip_norm``.
     """
     protected_users: Count | None = None
-    """Public number of users, for kinds that sample records. heldin uses this number to compute delta, and to warn
-    if delta is too large."""
+    """Public number of users, for kinds that sample records. heldin computes delta from this number, and warns if delta
+    is too large for it.
+    """
     micro_records: Many = 64
     """Maximum number of records in one backward pass. This number affects only memory use."""
 
@@ -176,8 +178,9 @@ class ShuffledDefense(SampledDefense, ABC):
     """How to draw the units of a step. poisson: a separate coin decides for each unit and step. shuffled: heldin
     takes the units in turn from a shuffled list, as most trainers do, and states no DP guarantee."""
     clip_quantile: ClipQuantile | None = None
-    """Rule that moves the clip norm to a quantile of the units' gradient norms, within the same epsilon.
-    ``clip_norm`` is then the clip norm of the first step. null: the clip norm is constant."""
+    """Adaptive clipping: moves the clip norm towards a quantile of the gradient norms, within the same epsilon.
+    ``clip_norm`` is then the clip norm of the first step. null: a constant clip norm.
+    """
 
     @property
     def followed_quantile(self) -> ClipQuantile | None:
@@ -213,7 +216,7 @@ class UserRecords(NoisedDefense, ABC):
     """Number of records per user: a maximum for each step ("uls", "banded", "filter"), a maximum for the whole
     training ("els"), or the exact number ("group")."""
     record_selection: RecordSelection = "random"
-    """Rule that chooses records, if a user has more than ``group_size``. "random_chunk" is only for "uls" and
+    """Rule that chooses the records of a user who has more than ``group_size``. "random_chunk" is only for "uls" and
     "banded"."""
 
     @property

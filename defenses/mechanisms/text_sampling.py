@@ -34,14 +34,13 @@ class UserEntityDefense(NamedPeopleDefense):
 
     kind: Literal["user-entity"]
     group_size: Few | None = None
-    """Maximum number of records per user. Needs ``entity_cap``: with a maximum per user and per entity, one epsilon
-    holds for every user and every recognised entity. null: no caps, and a separate epsilon for each number of
-    records."""
+    """Maximum number of records per user. Needs ``entity_cap``. With both caps, one epsilon holds for every user and
+    every recognised entity. null: no caps, so epsilon depends on a person's number of records.
+    """
     entity_cap: Few | None = None
     """Maximum number of records that name an entity. Needs ``group_size`` and ``entities``."""
     exposed: Few | None = None
-    """Without caps, ``target_epsilon`` holds for a person with this number of records by or about that person. null:
-    1."""
+    """Number of records by or about a person for which ``target_epsilon`` holds, if there are no caps. null: 1."""
 
     @property
     def units(self) -> int | None:

@@ -35,32 +35,34 @@ class UedpDefense(NamedPeopleDefense):
     entity_rate: float = Field(0.5, gt=0, le=1)
     """Probability q_e that a step samples a recognised entity."""
     extended_rate: float = Field(1.0, ge=0, le=1)
-    """Probability q_s that a step samples a record without recognised entities. 0: heldin does not use records
-    without recognised entities (estimator f_E)."""
-    rule: Literal["any", "all"] = "any"
-    """Which records of a drawn user a step uses: only the records with a drawn entity (as in the paper), or all
-    records."""
-    noise_scale: Literal["cohort", "clip_norm"] = "cohort"
-    """What the noise multiplier multiplies: (cohort + 1) clip norms (Algorithm 1, line 14), or one clip norm."""
-    weight_caps: WeightCaps | None = None
-    """Caps for the weights in lines 3 and 4 of Algorithm 1. The weights depend on private counts of records. null:
-    every weight is 1."""
-    local: LocalUpdates | None = None
-    """Local steps on a drawn user's records (Algorithm 1, lines 20 to 28); each step continues from the previous step.
-    null: one gradient.
+    """Probability q_s that a step samples a record without recognised entities. 0: training ignores records without
+    recognised entities (estimator f_E).
     """
+    rule: Literal["any", "all"] = "any"
+    """Records of a sampled user that a step uses: only records with a sampled entity (as in the paper), or all records.
+    """
+    noise_scale: Literal["cohort", "clip_norm"] = "cohort"
+    """Unit of the noise multiplier: (cohort + 1) clip norms (Algorithm 1, line 14), or one clip norm."""
+    weight_caps: WeightCaps | None = None
+    """Caps for the weights in lines 3 and 4 of Algorithm 1. These weights depend on private counts of records. null:
+    every weight is 1.
+    """
+    local: LocalUpdates | None = None
+    """Local steps on the records of a sampled user (Algorithm 1, lines 20 to 28). null: one gradient instead."""
     group_size: Many | None = None
-    """Maximum number of usable records per drawn user in a step. If the user has more, heldin draws records at
-    random. null: all."""
+    """Maximum number of records per sampled user in a step. If a user has more usable records, heldin chooses at
+    random. null: no maximum.
+    """
     account: Literal["paper", "strict"] = "paper"
     """Epsilon that the run claims. paper: the paper's epsilon, which does not hold. strict: the epsilon that holds for
     this algorithm.
     """
     sensitive_share: float | None = Field(None, gt=0, le=1)
-    """Share of records with a recognised entity, as a public constant. Needed for the paper's claim, unless
-    extended_rate is 0."""
+    """Share of records with a recognised entity, as a public constant. The paper's epsilon needs this share, unless
+    extended_rate is 0.
+    """
     holders: Many | None = None
-    """Number of other users who may name an entity. The stated epsilon holds for this number. null: all other users."""
+    """Number of other users who may name the same entity, for which the stated epsilon holds. null: all other users."""
 
     @model_validator(mode="after")
     def _possible(self) -> Self:

@@ -36,7 +36,7 @@ class EndpointConfig(Section):
     """A model behind an OpenAI-compatible endpoint."""
 
     url: ExpandedName
-    """Base URL of the server's API, such as https://host/v1. Requests go to /completions below this URL."""
+    """Base URL of the server's API, such as https://host/v1. heldin sends requests to /completions under this URL."""
     chat: bool = False
     """Whether to send requests to /chat/completions, which cannot return log-probabilities of a given text."""
     tokenizer: ExpandedName | None = None
@@ -64,7 +64,7 @@ class EndpointConfig(Section):
     max_price: NotNegative | None = None
     """Maximum cost, in the currency of the price; heldin refuses an audit that costs more. null: no limit."""
     max_minutes: Positive | None = None
-    """Maximum number of minutes; heldin refuses an audit that takes longer at the maximum request rate. null: no limit.
+    """Maximum number of minutes; heldin refuses an audit that needs longer at the maximum request rate. null: no limit.
     """
 
     @model_validator(mode="after")
@@ -81,11 +81,11 @@ def _several(value: object) -> object:
 
 
 class RowsConfig(Section):
-    """Settings for rows of turns, such as chats."""
+    """Settings for chats and for prompts with completions."""
 
     format: RowFormat | None = None
     """Format of the rows: text, messages, conversations, prompt-completion or preference; see corpus.format of a run.
-    null: heldin decides by the columns of the first row.
+    null: heldin detects the format from the columns of the first row.
     """
     template: ExpandedPath | None = None
     """File with a chat template in Jinja, which turns messages into text; null: the template of the audited model's
@@ -100,25 +100,28 @@ class CheckpointAttacks(Section):
 
     access: Levels = (Access.LOG_PROBABILITIES,)
     """Access of the attackers: log-probabilities of given texts, the top-k next tokens, or the text that the model
-    writes. If you give several levels, each gets an answer, and the levels share the error probability equally.
-    ``release`` decides which answer counts.
+    writes. If you give several levels, heldin gives one answer per level, and divides the error probability equally
+    among the levels. The audit's result is the answer for the level in ``release``.
     """
     names: tuple[Annotated[str, NameOfKind(ATTACKS)], ...] = DEFAULT_ATTACKS
-    """Attacks to run; by default, all attacks of each access level in ``access``."""
+    """Attacks to run; by default, every attack that the levels in ``access`` permit."""
     primary: Annotated[str, NameOfKind(ATTACKS)] = "likelihood-ratio"
     """The primary attack, which must be in ``names``; by default, the first attack of the strongest access level."""
     aggregations: tuple[Annotated[str, one_of(AGGREGATIONS)], ...] = ("mean", "min", "max")
     """Ways to combine the scores of a user's texts into one score. The first entry is the primary aggregation."""
     turns: Counting | None = None
-    """Turns to score, if rows are turns: all, the turns of the user or of the assistant, or the completion. Choose
-    the turns on which training counted the loss. null: the assistant's turns, or the completion."""
+    """For chats and for prompts with completions: the turns to score, which are all turns, the user's or the
+    assistant's turns, or the completion. Choose the turns on which training computed the loss. null: the assistant's
+    turns, or the completion.
+    """
     max_characters: Count = 4000
     """Attacks score only this many characters from the beginning of each text."""
     precision: PrecisionChoice | None = None
-    """Precision of models on this machine during scoring; see attack.precision of a run. auto: all models use the
-    precision in which the audited model's weights are stored. null: fp32, or auto if fp32 needs too much memory."""
+    """Precision of models on this machine during scoring; see attack.precision of a run. auto: the precision of the
+    stored weights of the audited model, for all models. null: fp32, or auto if fp32 needs too much memory.
+    """
     sampling: SamplingConfig = SamplingConfig()
-    """Requests that an attacker sends who cannot see log-probabilities of given texts."""
+    """Requests of attackers who cannot see log-probabilities of given texts."""
 
     @model_validator(mode="before")
     @classmethod
@@ -146,14 +149,14 @@ class CheckpointConfig(MeasureKeys):
     name: str = Field("audit", pattern=r"^[^/\x00-\x1f]*[^/.\x00-\x1f][^/\x00-\x1f]*$")
     """Name of the audit, for the report. heldin writes the results to runs/NAME, or to --out."""
     model: ExpandedName
-    """Folder or hub name of the model or LoRA adapter. With ``endpoint``: the name of the model on the server."""
+    """Folder or hub name of the model or LoRA adapter. With ``endpoint``: name of the model on the server."""
     reference: Annotated[
         tuple[ExpandedName, ...],
         BeforeValidator(_several, json_schema_input_type=str | tuple[str, ...]),
         Field(min_length=1),
     ]
     """Models that were not trained on these users, such as the base model. The first model is the primary reference;
-    the report also shows the other models. endpoint:NAME is a model at the same endpoint.
+    the report also shows results with the others. endpoint:NAME is a model at the same endpoint.
     """
     held_in: ExpandedPath
     """File with texts by members: users in the model's training data."""
@@ -164,12 +167,14 @@ class CheckpointConfig(MeasureKeys):
     format: TextFormat = TextFormat()
     """Encoding and layout of JSON and CSV files."""
     rows: RowsConfig = RowsConfig()
-    """Settings for rows of turns, such as chats."""
+    """Settings for chats and for prompts with completions."""
     bad_rows: OnBadRows = OnBadRows.SKIP_EMPTY
     """Rows to skip and count. skip-empty: rows without text. skip: all unusable rows. strict: no rows. An unusable
     row that is not skipped is an error."""
     max_users: Annotated[Count, Field(ge=4)] | None = None
-    """Maximum number of audited users. ``seed`` draws the users from members and non-members together. null: all."""
+    """Maximum number of audited users. heldin draws these users at random from members and non-members together. null:
+    all.
+    """
     max_texts_per_user: Count | None = None
     """Maximum number of scored texts per user; heldin takes the first texts. null: all."""
     context: Annotated[Many, Field(ge=3)] | None = None
@@ -182,16 +187,17 @@ class CheckpointConfig(MeasureKeys):
     """How users became members or non-members. coin: by an independent fair coin for each user. fixed: in another
     known way, such as an exact half or one of each pair. unknown: you do not know."""
     training: ExpandedPath | None = None
-    """File with the model's training data, with the same columns. heldin counts the audited users and texts in this
-    file. null: heldin does not count."""
+    """File with the model's training data, with the same columns. heldin counts how many audited users and texts occur
+    in this file. null: no count.
+    """
     texts: Literal["fresh", "training"] | None = None
-    """Your statement about the members' texts, if there is no ``training``. fresh: training did not use these texts.
-    training: training used these texts. null: not known.
+    """Without ``training``: your statement whether training used the members' texts. fresh: it did not. training: it
+    did. null: not known.
     """
     claims: tuple[str, ...] = ()
     """Claims to test, such as epsilon=8,delta=1e-6."""
     plan: ExpandedPath | None = None
-    """Path of a plan.json. The audit also tests the privacy curve of this plan, as one more claim."""
+    """Path of a plan.json. The privacy curve of this plan is tested as a further claim."""
     attack: CheckpointAttacks = CheckpointAttacks()
     """The attacks to run."""
     audit: AuditConfig = AuditConfig()
@@ -201,9 +207,9 @@ class CheckpointConfig(MeasureKeys):
     release: Release | None = None
     """Planned release: who gets the model, and with which access. null: not stated."""
     seed: Seed = 0
-    """Public seed for the bootstrap, the redraws and the sample of users."""
+    """Public seed for the bootstrap, the randomisation test and the sample of users."""
     endpoint: EndpointConfig | None = None
-    """The server that runs the model, if the model is not on this machine."""
+    """Server that runs the model, if it is not on this machine."""
 
     @model_validator(mode="after")
     def _can_be_measured(self) -> "CheckpointConfig":

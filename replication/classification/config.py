@@ -79,7 +79,7 @@ class Contender(Section):
     defense: Defense = NoDefense()
     """Defense of this training; see ``defense`` of a run."""
     data_defenses: tuple[DataDefense, ...] = ()
-    """Steps that heldin applies to the training texts, such as de-identification."""
+    """Steps to apply to the training texts, such as de-identification."""
     finetune: Recipe | None = None
     """Keys of ``finetune`` that differ for this training; null: none."""
 
@@ -112,20 +112,19 @@ class ClassificationConfig(Section):
     data: LabelledFile
     """The labelled texts."""
     test_texts: Count = 1000
-    """Number of test texts, which heldin draws at random; no other text equals a test text."""
+    """Number of test texts, drawn at random. No training text equals a test text."""
     public_users: Count = 200
     """Number of pseudo-users whose texts pre-train the encoder, without labels."""
     users: Count = 400
-    """Number of pseudo-users whose labelled texts train the classifier under each mechanism."""
+    """Number of pseudo-users whose labelled texts train the classifiers."""
     texts_per_user: float = Field(15.0, ge=1, le=1e6)
     """Mean number of texts per pseudo-user."""
     spread: float = Field(2.0, ge=0, le=1e6)
-    """Standard deviation of the number of texts per pseudo-user; each pseudo-user has at least one text."""
+    """Standard deviation of the number of texts per pseudo-user. Each pseudo-user has at least one text."""
     encoder: EncoderShape = EncoderShape()
     """Shape of a new encoder, or the folder of a pre-trained encoder."""
     pretraining: Recipe = PRETRAINING
-    """Recipe for pre-training, in which the encoder predicts masked tokens. heldin chooses the masked tokens again
-    in each epoch."""
+    """Recipe for pre-training, in which the encoder predicts masked tokens. Each epoch masks other tokens."""
     finetune: Recipe = FINETUNE
     """Recipe for training the classifier, the same for all mechanisms."""
     contenders: dict[str, Contender] = Field(min_length=1)

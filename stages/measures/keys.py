@@ -14,6 +14,6 @@ class MeasureKeys(Section):
     """Further measurements."""
 
     measures: Annotated[dict[str, MeasureOptions], KindsByName(MEASURES)] = Field({})
-    """Measurements in addition to the attacks, by name. A name is a measurement of heldin, or "package.module:Class"
-    for a measurement of another package.
+    """Further measurements, in addition to the attacks. Give the name of a measurement in heldin, or
+    "package.module:Class".
     """

@@ -114,12 +114,11 @@ class MeasureOptions(Section, ABC):
     """A kind of ``measures``, with the options of the measure in a config."""
 
     needs_weights: ClassVar[bool] = True
-    """Whether the measurement runs the audited model itself. Such a measurement is impossible for a model behind an
-    endpoint."""
+    """Whether the measurement needs the audited model itself, and so cannot run against an endpoint."""
     needs_canaries: ClassVar[bool] = False
     """Whether the measure concerns canary users only."""
     of_training_texts: ClassVar[bool] = False
-    """Whether the measurement concerns the model's training texts. Such a measurement cannot use fresh texts."""
+    """Whether the measurement needs texts that training used, so fresh texts are not enough."""
 
     @abstractmethod
     def measure(self, subjects: MeasuredUsers, models: tuple[Fingerprinted, Fingerprinted]) -> Measure[Any]:

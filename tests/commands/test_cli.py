@@ -30,7 +30,7 @@ ROOT = Path(__file__).resolve().parents[2]
     ("arguments", "words"),
     [
         (["--help"], ["demo", "run", "audit", "report", "export", "corpus", "account", "bound", "power", "Exit codes"]),
-        (["run", "--help"], ["--set", "--out", "the same command resumes"]),
+        (["run", "--help"], ["--set", "--out", "run the same command again"]),
         (["audit", "--help"], ["--model", "--reference", "--held-in", "--held-out", "exact half"]),
         (["bound", "--help"], ["--assignment", "not an exact half"]),
         (["power", "--help"], ["--scores", "--exclude-auroc", "--exclude-tpr"]),
