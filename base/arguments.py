@@ -23,8 +23,10 @@ def require_number(name: str, value: object, *, whole: bool = False) -> None:
 def require_within(name: str, value: float) -> None:
     """Raise InputError, naming the argument, if the number is beyond ``MOST`` or ``LARGEST``."""
     most = MOST if isinstance(value, int) else LARGEST
-    if abs(value) > most:
+    if value > most:
         raise InputError(f"{name} is above {most:,.12g}, the largest number that heldin accepts: lower {name}")
+    if value < -most:
+        raise InputError(f"{name} is below {-most:,.12g}, the smallest number that heldin accepts: raise {name}")
 
 
 def number_in(text: str) -> float:

@@ -177,9 +177,10 @@ class TextLevel(Level):
         return [GuaranteeCondition.AFTER_PREPROCESSING(steps=list(refilling))] if refilling else []
 
     def fewest_units(self, population: int) -> int:
-        """Return population / G, rounded up: the smallest number of users who can have the records under the cap G.
-        Without caps, G is 1."""
-        return -(-population // self.mechanism.group_size)
+        """Return the smallest number of users who can have the records: at most G each with caps, and without caps at
+        most as many as the stated epsilon covers."""
+        most = self.mechanism.group_size if self._capped else self.members
+        return -(-population // most)
 
     def exposure(self) -> Exposure:
         """Return epsilon as a function of the number of records."""

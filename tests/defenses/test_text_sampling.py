@@ -1,6 +1,7 @@
 """Text sampling as a mechanism: whom its epsilon is of, what data steps keep, condition or void it, what it refuses."""
 
 import json
+from functools import partial
 
 import pytest
 
@@ -106,7 +107,8 @@ def test_a_user_is_claimed_at_the_users_cap_and_not_at_that_of_the_pair():
 
 def test_the_warning_about_delta_knows_how_many_records_a_user_has_at_most():
     population = PoissonSampler.of(300, 30)
-    for made, units in ((text_sampling, 19), (uncapped, 300)):
+    # A person with four records, as the uncapped epsilon covers, leaves at least 300 / 4 people.
+    for made, units in ((text_sampling, 19), (uncapped, 75), (partial(uncapped, exposed=1), 300)):
         warnings = made(sampler=population, delta=0.06).guarantee().cautions
         assert warnings[0].values["units"] == units
         assert not made(sampler=population, delta=0.9 / units).guarantee().cautions
