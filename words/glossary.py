@@ -8,7 +8,8 @@ TERMS = {
     " shows that the model failed to learn.",
     "inconclusive": "the audit shows no leak, and cannot rule out a leak above a size that was fixed before the audit.",
     "not valid": "the audit does not test the model, for example because members and non-members differ without it.",
-    "member": "a person whose texts were used for training. A non-member is a comparable person whose texts were not.",
+    "member": "a person whose texts were used for training. A non-member is a comparable person whose texts were not"
+    " used.",
     "certified": "true with the stated probability, under conditions that heldin checked or that a named person"
     " declared.",
     "indicative": "computed like a certified number, but a condition was not checked, not declared or not met.",
@@ -18,13 +19,13 @@ TERMS = {
     "true-positive rate": "the share of members that an attack rightly flags (TPR).",
     "canary user": "an artificial or altered user, planted by the auditor to test the training.",
     "nat": "a unit of loss: a text that is less likely by a factor of 2.72 has a loss that is 1 nat higher.",
-    "epsilon": "the limit of differential privacy (DP). With the protected texts, such as those of one person, every"
-    " outcome is at most e^epsilon times as likely as without them. A smaller epsilon protects more.",
+    "epsilon": "the limit of differential privacy (DP). Every outcome of training is at most e^epsilon times as"
+    " likely with the protected texts, such as the texts of one person, as without them. A smaller epsilon protects more.",
     "delta": "the probability with which an outcome may exceed the limit of epsilon.",
     "AUROC": "how often a random member has a higher score than a random non-member: 0.5 is guessing, 1 is certainty.",
-    "adjusted p-value": "how often a result at least as large occurs by chance, if heldin redraws the members. It is"
-    " corrected for every score that was tried.",
-    "simultaneous": "an interval is simultaneous if it is valid for all scores together, also for the largest one.",
+    "adjusted p-value": "how often a result at least as large occurs by chance, if heldin redraws the members. The"
+    " p-value is corrected for the number of tried scores.",
+    "simultaneous": "an interval is simultaneous if it is valid for all scores together, including the largest.",
     "one-run": "a lower limit of epsilon is one-run if it comes from guesses of the coin flips of many people in one"
     " training (Steinke et al. 2023; Mahloujifar et al. 2024).",
     "commitment": "a hash that fixes a secret without revealing it. Anyone can check the secret later.",
@@ -34,8 +35,8 @@ FURTHER = {
     "attack": "a rule that computes a score for each user from the outputs of the model that the attacker sees.",
     "attacker's level": "the outputs of the model that the attacker sees: log-probabilities of given texts,"
     " log-probabilities of the likeliest next tokens (top-k), or only text that the model writes.",
-    "banded noise": "noise of private training that partly cancels in later steps. Each step draws from the next of"
-    " several groups of users.",
+    "banded noise": "noise of private training that partly cancels in later steps. The users are in several groups,"
+    " and each step draws from the next group.",
     "base model": "the model before fine-tuning.",
     "baseline": "an attack that never sees the audited model. If a baseline distinguishes members from non-members, the"
     " two groups differ without the model.",
@@ -54,7 +55,7 @@ FURTHER = {
     "extraction": "an attack that makes the model write out a training text.",
     "fresh text": "a text by a member or a non-member that was not used for training.",
     "gain": "the loss of the base model minus the loss of the model, on texts of non-members. For preference pairs,"
-    " the margin.",
+    " the gain is the increase in the margin.",
     "held in, held out": "the names of members and non-members in options, configurations and files.",
     "ledger": "the owner-only folder of a run that lists who is a member, with the secret key of the coins.",
     "margin": "the log-likelihood ratio between model and reference for the chosen answer of a preference pair, minus"
@@ -63,7 +64,7 @@ FURTHER = {
     " guess among N tokens. Compare perplexities only between models with the same tokenizer, on the same texts.",
     "plan": "the file plan.json, which states the mechanism of a training and its epsilon. The trainer runs the plan,"
     " the accountant reads it, and the audit tests it.",
-    "planted set": "training data for a training that somebody else runs. heldin decided by coins which users and"
+    "planted set": "training data that heldin makes for a training by somebody else. Coins decided which users and"
     " canary users are in the data.",
     "preference pair": "a prompt with an answer that somebody chose and an answer that the same person rejected.",
     "primary attack": "the attack that the configuration fixes in advance. Bounds and claims use this attack. If"
