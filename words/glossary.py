@@ -19,9 +19,9 @@ TERMS = {
     "true-positive rate": "the share of members that an attack rightly flags (TPR).",
     "canary user": "an artificial or altered user, planted by the auditor to test the training.",
     "nat": "a unit of loss: a text that is less likely by a factor of 2.72 has a loss that is 1 nat higher.",
-    "epsilon": "the limit of differential privacy (DP). Every outcome of training is at most e^epsilon times as"
-    " likely with the protected texts, such as the texts of one person, as without them. A smaller epsilon"
-    " protects more.",
+    "epsilon": "the limit of differential privacy (DP). Every outcome of training is at most e^epsilon times as likely"
+    " with the protected texts as without these texts. The protected texts are, for example, all texts of one person. A"
+    " smaller epsilon protects more.",
     "delta": "the probability with which an outcome may exceed the limit of epsilon.",
     "AUROC": "how often a random member has a higher score than a random non-member: 0.5 is guessing, 1 is certainty.",
     "adjusted p-value": "how often a result at least as large occurs by chance, if heldin redraws the members. The"
