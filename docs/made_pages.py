@@ -338,8 +338,8 @@ def _allowed(hint: Any, todo: list[Any]) -> str:
 _GLOSSARY = """\
 # Glossary
 
-This page explains the terms of reports and of this documentation. `make golden` writes it from `words/glossary.py`,
-which reports also read, and a test compares page and code.
+This page explains the terms of reports and of this documentation. Reports use the same explanations, which are in
+`words/glossary.py`. To generate this page again, run `make golden`.
 """
 
 

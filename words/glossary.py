@@ -10,7 +10,8 @@ TERMS = {
     " advance.",
     "not valid": "the audit does not test the model, for example because members and non-members differ even without"
     " the model.",
-    "member": "a person whose texts were used for training. A non-member is a comparable person whose texts were not.",
+    "member": "a person whose texts were used for training. A non-member is a comparable person whose texts were not"
+    " used.",
     "certified": "true with the stated probability, under conditions that heldin checked or that a named person"
     " declared.",
     "indicative": "computed like a certified number, but a condition was not checked, not declared or not met.",
@@ -37,8 +38,8 @@ FURTHER = {
     "attack": "a rule that computes a score for each user from the outputs of the model that the attacker sees.",
     "attacker's level": "the outputs of the model that the attacker sees: log-probabilities of given texts,"
     " log-probabilities of the likeliest next tokens (top-k), or only text that the model writes.",
-    "banded noise": "noise of private training that partly cancels in later steps. Each step draws from the next of"
-    " several groups of users.",
+    "banded noise": "noise of private training that partly cancels in later steps. The users are in several groups,"
+    " and each step draws from the next group.",
     "base model": "the model before fine-tuning.",
     "baseline": "an attack that never sees the audited model. If a baseline distinguishes members from non-members, the"
     " two groups differ without the model.",
@@ -57,7 +58,7 @@ FURTHER = {
     "extraction": "an attack that makes the model write out a training text.",
     "fresh text": "a text by a member or a non-member that was not used for training.",
     "gain": "the loss of the base model minus the loss of the model, on texts of non-members. For preference pairs,"
-    " the margin.",
+    " the gain is the increase in the margin.",
     "held in, held out": "the names of members and non-members in options, configurations and files.",
     "ledger": "the owner-only folder of a run that lists who is a member, with the secret key of the coins.",
     "margin": "the log-likelihood ratio between model and reference for the chosen answer of a preference pair, minus"
@@ -67,8 +68,8 @@ FURTHER = {
     " texts.",
     "plan": "the file plan.json, which states the mechanism of a training and its epsilon. The trainer runs the plan,"
     " the accountant reads it, and the audit tests it.",
-    "planted set": "a training set for a trainer outside heldin. Coins decided which users and canary users are in"
-    " the set.",
+    "planted set": "training data that heldin makes for a training by somebody else. Coins decided which users and"
+    " canary users are in the data.",
     "preference pair": "a prompt with an answer that somebody chose and an answer that the same person rejected.",
     "primary attack": "the attack that the configuration fixes in advance. Bounds and claims use this attack. If"
     " there is no leak, page one counts people by the primary attack.",
