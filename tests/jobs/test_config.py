@@ -41,6 +41,21 @@ def test_every_shipped_config_loads(path, monkeypatch):
     assert load_config(path).name == path.stem
 
 
+@pytest.mark.parametrize("path", sorted((ROOT / "configs").rglob("*.yaml")), ids=lambda p: p.stem)
+def test_a_shipped_config_reads_folders_where_the_commands_of_the_docs_write_them(path):
+    """Paths start at the current folder, which is the repository in every command of the docs, and not at the file."""
+    made = [value for value in _texts_in(yaml.safe_load(path.read_text(encoding="utf-8"))) if "runs/" in value]
+    assert all(value.startswith("runs/") for value in made)
+
+
+def _texts_in(value):
+    if isinstance(value, dict):
+        value = list(value.values())
+    if isinstance(value, list):
+        return [text for each in value for text in _texts_in(each)]
+    return [value] if isinstance(value, str) else []
+
+
 def test_a_key_that_is_called_like_a_kind_elsewhere_is_named():
     """A cap is a data-side defense, and a key of ULS."""
     defense = {"kind": "uls", "population": 9, "cohort": 3, "steps": 2, "delta": 1e-3, "noise_multiplier": 1.0}
