@@ -85,6 +85,8 @@ def run_cells(cells: Sequence[PlacedCell], out: Path, place: CellPlace, reporter
         place: place where the cells run.
 
     Raises:
+        InputError: no cell has a result, and none can run, because the shared work of every cell was refused.
+        ResumableError: like InputError, but the shared work of at least one cell stopped for another reason.
         KeyboardInterrupt: the user interrupted a cell.
     """
     states, todo = read_states(out), cells_to_do(cells, out)
@@ -94,7 +96,9 @@ def run_cells(cells: Sequence[PlacedCell], out: Path, place: CellPlace, reporter
     for cell in todo:
         states.setdefault(cell.name, CellState())
     try:
-        todo = _with_shared(todo, out, place, states, reporter)
+        unfinished, todo = todo, _with_shared(todo, out, place, states, reporter)
+        if not todo and len(unfinished) == len(cells):
+            raise _nothing_can_run([states[cell.name] for cell in cells])
         if todo:
             reporter.say(f"sweep: {counted(len(todo), 'cell')}, {place.describes}")
             _Running(todo, out, place, states, reporter).to_the_end()
@@ -207,6 +211,13 @@ class _Running:
         return f"{summary}, about {pace * (len(self._cells) - gone):,.0f} s left"
 
 
+def _nothing_can_run(states: Sequence[CellState]) -> InputError | ResumableError:
+    """Return the error of a sweep without a cell that can run."""
+    refused = all(state.code == ExitCode.BAD_INPUT for state in states)
+    reason = states[0].reason.removeprefix("error: ")
+    return (InputError if refused else ResumableError)(f"no cell can run: {reason}")
+
+
 def _done(cell: PlacedCell, states: dict[str, CellState]) -> bool:
     # A cell whose folder was lost is laid out anew, and has no plan.
     halted = cell.name in states and states[cell.name].halted and (cell.folder / "plan.json").is_file()
@@ -244,8 +255,8 @@ def _with_shared(
         if ended.code:
             for cell in alike:
                 state = states[cell.name]
-                state.code, state.reason = ended.code, f"its shared work failed: {ended.reason}"
-                reporter.say(f"cell {cell.name} failed: {state.reason}")
+                state.code, state.reason = ended.code, ended.reason
+            reporter.say(f"sweep: shared work of {counted(len(alike), 'cell')} failed: {ended.reason}")
         else:
             ready += alike
     place.publish()

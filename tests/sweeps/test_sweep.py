@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import heldin.sweeps.processes as processes
+from heldin.base.errors import ResumableError
 from heldin.record.document import read_record
 from heldin.record.sweep import read_sweep
 from heldin.reports.sweep_findings import recommend
@@ -264,6 +265,19 @@ def test_what_some_cells_share_fails_for_these_alone(tmp_path, monkeypatch, call
     assert [its.state for its in read_sweep(tmp_path / "out").cells] == ["failed", "done"]
 
 
+def test_a_sweep_in_which_nothing_can_run_ends_with_one_error_and_no_comparison(tmp_path, call):
+    """A wrong path of the base model was printed once for each of fifteen cells, above an empty report."""
+    nowhere = str(tmp_path / "nowhere")
+    model = {"base": nowhere, "pretrain": None}
+    variants = {"none": {"model": model}, "other": {"model": model, "finetune": {"epochs": 2}}}
+    file = written(tmp_path, variants=variants, blocks=2)
+    code, printed, err = call("sweep", file, "--out", tmp_path / "out")
+    assert code == 2, err
+    assert (printed, err.splitlines()[-1].count(nowhere)) == ("", 1)
+    assert sum(line.startswith("error: ") for line in err.splitlines()) == 1
+    assert not {"comparison.json", "report.pdf"} & {path.name for path in (tmp_path / "out").iterdir()}
+
+
 def test_gradients_are_counted_as_they_are_computed(tmp_path):
     uls = {**ULS, "group_size": 3}
     local = {**uls, "local": {"learning_rate": 0.1, "epochs": 5}}
@@ -291,5 +305,6 @@ def test_what_cells_share_has_all_cores_unless_the_file_sets_a_limit(tmp_path, m
     asked = []
     monkeypatch.setattr(processes, "run_process", lambda _, slot: asked.append(slot.threads) or Ended(1, "no memory"))
     resources = {"workers": 2, "threads": threads}
-    run_sweep(load_sweep(written(tmp_path, resources=resources)), tmp_path / "out", QUIET, command="heldin sweep")
+    with pytest.raises(ResumableError, match="no memory"):
+        run_sweep(load_sweep(written(tmp_path, resources=resources)), tmp_path / "out", QUIET, command="heldin sweep")
     assert asked == [of_shared]
