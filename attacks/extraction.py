@@ -26,23 +26,25 @@ class ExtractionConfig(Section):
     prefix: Many = 50
     """Number of tokens in the prefix, which the attacker gives to the model."""
     suffix: Many = 50
-    """Number of tokens in the suffix, which the model must continue with exactly."""
+    """Number of tokens in the suffix, which the model must reproduce exactly."""
     temperature: Positive = 1.0
     """Sampling temperature."""
     top_k: Count | None = 40
-    """Number of most probable tokens from which the model samples. Ties with the last of these tokens are included.
-    null: all tokens.
+    """Number of most probable tokens from which the model samples. Ties for the last place are included. null: all
+    tokens.
     """
     queries: tuple[Annotated[int, Field(le=MOST)], ...] = Field((1, 100, 10_000), min_length=1)
     """Numbers of queries for each prefix. Each query samples one continuation."""
     probability: float = Field(0.5, gt=0, lt=1)
-    """A text counts as emitted if at least one query returns the suffix with at least this probability."""
+    """Threshold for the probability that at least one query returns the suffix. At or above this threshold, the text
+    counts as emitted.
+    """
     texts_per_user: Count | None = None
     """Maximum number of texts per user; null: all texts."""
     first_tokens: Annotated[Many, Field(ge=2)] | None = None
-    """Prefix and suffix come from this many first tokens of a text. null: the tokens that training sees
-    (finetune.sequence_length, or sequence_length of a planted set). In the audit of a checkpoint, null means all
-    tokens.
+    """Only this many tokens at the beginning of each text are used for prefix and suffix. null: the tokens that
+    training sees (finetune.sequence_length, or sequence_length of a planted set). In the audit of a checkpoint, null
+    means all tokens.
     """
 
     @model_validator(mode="after")

@@ -84,7 +84,9 @@ class PretrainedReference(ReferenceConfig):
 
     kind: Literal["pretrained"]
     seed: int = Field(ge=1, lt=2**31)
-    """Seed for the initial weights and the order of records. It must differ from the seed in model.pretrain.recipe."""
+    """Seed for the initial weights and the order of records. This seed must differ from the seed in
+    model.pretrain.recipe.
+    """
 
     @property
     def label(self) -> str:

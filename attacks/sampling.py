@@ -27,9 +27,10 @@ class SamplingConfig(Section):
     temperature: Annotated[float, Field(gt=0, le=2)] = 1.0
     """Sampling temperature; 1 samples from the model's own distribution."""
     next_words: Annotated[int, Field(ge=1, le=256)] = 16
-    """Number of evenly spaced places in each text at which an attack of level top-k asks for the next token. In a
-    chat, the places are inside the scored turns. If the server cannot continue a turn, the places are before
-    these turns."""
+    """Number of evenly spaced places in each text at which an attack of level top-k asks for the next token. In a chat,
+    the places are inside the scored turns. If the server cannot continue a turn, the places are before the scored
+    turns.
+    """
     likeliest: Annotated[int, Field(ge=1, le=1000)] = 5
     """Number k of most probable next tokens that an attack of level top-k sees at each place. Many servers return
     at most 5 or 20."""

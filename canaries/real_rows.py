@@ -23,8 +23,9 @@ class RealRowCanaries(NumberedCanaries):
 
     kind: Literal["real_rows"] = KIND
     documents: Documents = (1,)
-    """Number of records per canary user in training, all from one real user, if the canary user is a member. heldin
-    adds further records for the attacker and the evaluation."""
+    """Number of training records per canary user, if the canary user is a member. All records of a canary user come
+    from one real user. heldin adds further records for the attacker and the evaluation.
+    """
 
     def make(self, given: CanaryInput) -> list[CanaryUser]:
         """Return the section's users. Raises InputError outside ``heldin plant``, or without enough rows."""

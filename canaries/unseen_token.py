@@ -45,8 +45,8 @@ class UnseenTokenCanaries(NumberedCanaries):
     """Length of a record in tokens."""
     rarity: Literal["public", "corpus"] = "public"
     """Texts in which the signature's tokens must not occur. public: the texts on which heldin pre-trained the base
-    model; for other base models, heldin uses the tokenizer's latest merges. corpus: as for public, and in the texts of
-    all audited users. The value "corpus" reads every user's records, so it voids a user-level epsilon.
+    model; for other base models, heldin uses the tokenizer's latest merges. corpus: the texts for public, and also the
+    texts of all audited users. The value "corpus" reads every user's records, so it voids a user-level epsilon.
     """
     disjoint: bool = False
     """If true, no two canary users share a token. This needs users x signature_tokens different tokens. If false, a

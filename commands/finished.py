@@ -271,8 +271,8 @@ def purge(
 ) -> None:
     """Delete the weights, scores, ledger and keys of a run.
 
-    heldin lists the results that it can then no longer verify. For a sweep, it purges all runs. It deletes only files
-    that heldin wrote, and does not follow links. Copies in backups and snapshots remain.
+    heldin lists the results that it can then no longer verify. For a sweep, heldin purges all runs. Only files that
+    heldin wrote are deleted, and links are not followed. Copies in backups and snapshots remain.
     """
     from heldin.jobs import purge as engine
 

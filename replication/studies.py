@@ -317,7 +317,7 @@ def split_by_date(
 @app.command("pretraining-without")
 def pretraining_without(
     config: Annotated[Path, typer.Argument(help="Config of a run with model.pretrain.source, the corpus to clean.")],
-    to: Annotated[Path, typer.Option("--out", help="New file, FILE.jsonl; FILE.json has the counts.")],
+    to: Annotated[Path, typer.Option("--out", help="New file FILE.jsonl. The counts are written to FILE.json.")],
     threshold: Annotated[float, typer.Option(help="Smallest similarity of the n-grams of near-duplicates.")] = 0.8,
     ngram: Annotated[int, typer.Option(min=1, help="Number of words per n-gram.")] = 5,
     url: Annotated[str | None, typer.Option(help="Column of the pre-training corpus with URLs.")] = None,

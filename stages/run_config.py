@@ -44,8 +44,8 @@ class SplitConfig(Section):
 
     audited: Audited = Audited.USERS
     """What is audited: users, entities named in records, or users and entities together. A separate coin decides the
-    membership of each. Training uses a record only if every audited user and entity in it is a member. Users who
-    are not audited are always members.
+    membership of each user or entity. Training uses a record only if every audited user and entity in it is a member.
+    Users who are not audited are always members.
     """
     entities: EntitySourceConfig | None = None
     """Source of entities, which finds the people who are named in a record. Use this key if entities are audited and

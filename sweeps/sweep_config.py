@@ -21,8 +21,8 @@ class Resources(Section):
     """Machines and processes for the runs of the sweep (cells)."""
 
     workers: Few = 1
-    """Number of runs at the same time. On a Ray cluster, this number is for the smallest machine, unless ``threads``
-    sets the cores per run.
+    """Number of runs at the same time. On a Ray cluster, the smallest machine runs this many at a time, unless
+    ``threads`` sets the cores per run.
     """
     processes: Few = 1
     """Number of processes per training, started with torchrun. If there are GPUs, each process uses one."""

@@ -105,9 +105,9 @@ class SampledDefense(NoisedDefense, ABC):
     kinds). heldin divides the sum of gradients in each step by this number.
     """
     target_epsilon: Positive | None = None
-    """Epsilon, from which heldin computes the noise. It is an epsilon per user for most kinds, and per record for
-    "example". For "user-entity", it is per user and entity together or, without caps, for ``exposed`` records. Give
-    either ``target_epsilon`` or ``noise_multiplier``.
+    """Epsilon, from which heldin computes the noise. Epsilon is per user for most kinds, and per record for "example".
+    For "user-entity", epsilon is per user and entity together or, without caps, for ``exposed`` records. Give either
+    ``target_epsilon`` or ``noise_multiplier``.
     """
     # 0 is allowed: such a plan is built and labelled "no DP guarantee", not refused.
     noise_multiplier: NotNegative | None = None
