@@ -89,8 +89,8 @@ def paid_tries(users: int, made: int | None = None, alpha: float = 0.05, attacks
     """Return the numbers of guesses to try and their shares of alpha / attacks, which depend on the arguments only.
 
     Without a registered number, the tries are 0.84 m^{3/4} guesses (149 of 1,000) at 70 % of the error probability,
-    half of the users at 10 % and all users at 20 %. The first number is nearly the best for attackers with AUROC
-    0.6 to 0.9. The other numbers are for attackers who identify nearly all members (docs/theory.md#choice-of-guesses has the
+    half of the users at 10 % and all users at 20 %. The first number is nearly the best for attackers with AUROC 0.6 to
+    0.9. The other numbers are for attackers who identify nearly all members (docs/theory.md#choice-of-guesses has the
     simulations).
 
     Args:
