@@ -34,9 +34,9 @@ the other sections link to it.
 AUDIT_PAGE = """\
 # Configuration of an audit
 
-`heldin audit --config FILE` reads these keys. Options on the command line replace keys of the file. `make golden`
-writes this page from the code, and a test compares page and code. General rules are in
-[configuration.md](configuration.md).
+This page lists the keys that `heldin audit --config FILE` reads. Options on the command line override keys in the
+file. `make golden` writes this page from the code, and a test checks that the page matches the code. For general
+rules, see [configuration.md](configuration.md).
 """
 
 

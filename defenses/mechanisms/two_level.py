@@ -39,8 +39,8 @@ class UedpDefense(NamedPeopleDefense):
     recognised entities (estimator f_E).
     """
     rule: Literal["any", "all"] = "any"
-    """Records of a sampled user that a step uses: only records with a sampled entity (as in the paper), or all records.
-    """
+    """Which records with recognised entities a step uses, if it samples the user. any: records with at least one
+    sampled entity (as in the paper). all: records in which every recognised entity is sampled."""
     noise_scale: Literal["cohort", "clip_norm"] = "cohort"
     """Unit of the noise multiplier: (cohort + 1) clip norms (Algorithm 1, line 14), or one clip norm."""
     weight_caps: WeightCaps | None = None

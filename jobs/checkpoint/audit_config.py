@@ -144,7 +144,7 @@ class CheckpointAttacks(Section):
 
 
 class CheckpointConfig(MeasureKeys):
-    """One audit of a model that is already trained."""
+    """Settings of one audit of a model that is already trained."""
 
     name: str = Field("audit", pattern=r"^[^/\x00-\x1f]*[^/.\x00-\x1f][^/\x00-\x1f]*$")
     """Name of the audit, for the report. heldin writes the results to runs/NAME, or to --out."""
@@ -163,7 +163,7 @@ class CheckpointConfig(MeasureKeys):
     held_out: ExpandedPath
     """File with texts by non-members: users who are not in the training data."""
     columns: Columns = Columns()
-    """Columns of the files."""
+    """Names of the columns in the files of texts."""
     format: TextFormat = TextFormat()
     """Encoding and layout of JSON and CSV files."""
     rows: RowsConfig = RowsConfig()
