@@ -70,7 +70,7 @@ class AttackConfig(Section):
     access: Levels = (Access.LOG_PROBABILITIES,)
     """Access of the attackers: log-probabilities of given texts, the top-k next tokens, or the text that the model
     writes. If you give several levels, heldin gives one answer per level, and divides the error probability equally
-    among the levels. The audit's result is the answer for the level in ``release``.
+    among the levels. The audit reports the answer for the level in ``release``.
     """
     names: tuple[Annotated[str, NameOfKind(ATTACKS)], ...] = DEFAULT_ATTACKS
     """Attacks to run; by default, every attack that the levels in ``access`` permit."""

@@ -150,7 +150,7 @@ class CanaryConfig(Section, ABC):
     replaces_users: ClassVar[bool] = False
     """Whether canary users of this kind replace real users and change their documents."""
     named_only: ClassVar[bool] = False
-    """Whether canary users of this kind write no texts, and only appear by name in texts by others."""
+    """If true, canary users of this kind have no texts of their own, and other people's texts name them."""
     needs_rows: ClassVar[bool] = False
     """Whether canary users of this kind need rows of real users. Only ``heldin plant`` can use such a kind."""
 

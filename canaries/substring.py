@@ -49,9 +49,9 @@ class SubstringCanaries(CanaryConfig):
     because adding one user to the corpus can change who else is a canary user. Give either ``users`` or ``fraction``.
     """
     fraction: float | None = Field(None, gt=0, le=1)
-    """Probability that a user becomes a canary user. A separate public coin per user decides, and also chooses the
-    length and the number of documents. The coin does not depend on other users, so it does not void a user-level
-    epsilon. Give either ``fraction`` or ``users``.
+    """Probability that a user becomes a canary user. For each user, a separate public coin decides this, and also
+    chooses the length and the number of documents. The coin does not depend on other users, so it does not void a
+    user-level epsilon. Give either ``fraction`` or ``users``.
     """
     documents: tuple[Few | None, ...] = Field((None,), min_length=1)
     """Number of training records per canary user, if the canary user is a member. null: all records that are not set

@@ -51,7 +51,7 @@ def account(
         str,
         typer.Argument(
             metavar="WORD",
-            help=f"Kind: {', '.join(KINDS)}; or a plan.json, to compute its numbers again; or compose.",
+            help=f"One of {', '.join(KINDS)} or compose, or the path of a plan.json, to compute its epsilon.",
         ),
     ],
     plans: Annotated[
@@ -298,8 +298,8 @@ def choose(
     heldin compares the noise in sums of gradients over steps, for each ULS group size (with and without banded noise)
     and for ELS. Without --public-texts, heldin assumes a clip norm of 1 for each, and recommends the training with the
     least noise. With --public-texts, heldin estimates clip norms and the ELS group size from these texts, and chooses
-    by Estimate-and-Double (Charles et al., section 6). The last lines show how many made-up users a training needed to
-    keep half, and three quarters, of the gain of plain training (docs/users.md).
+    by Estimate-and-Double (Charles et al., section 6). The last lines show how many made-up users a private training
+    run needs to keep 50 % and 75 % of the gain of training without privacy (docs/users.md).
     """
     from heldin.audit.users_ladder import least_table, least_users, read_ladder
     from heldin.base.progress import reporter_for_this_terminal
@@ -364,7 +364,10 @@ def bound(
     ] = None,
     plan: Annotated[
         Path | None,
-        typer.Option(dir_okay=False, help="plan.json of a mechanism, to test its privacy curve as a claim."),
+        typer.Option(
+            dir_okay=False,
+            help="The plan.json of a mechanism. heldin tests the privacy curve of this plan as a claim.",
+        ),
     ] = None,
     guesses: Annotated[int | None, typer.Option(help="Number of guesses, fixed before anyone saw the scores.")] = None,
     threshold: Annotated[

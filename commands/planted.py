@@ -52,9 +52,9 @@ def plant(
         typer.Option(
             metavar="WORD",
             help=(
-                "What shows that the model was trained on the planted rows. callback: a log by"
-                " heldin.AuditCallback or heldin.watch_training; without the log, nothing is certified."
-                "declared: the word of the person in --declared-by."
+                "What shows that the model was trained on the planted rows. callback: a log that"
+                " heldin.AuditCallback or heldin.watch_training wrote; without this log, nothing is certified."
+                " declared: a statement by the person in --declared-by."
             ),
         ),
     ] = None,
@@ -74,7 +74,7 @@ def plant(
     device: DeviceOption = None,
     json: AsJson = False,
 ) -> None:
-    """Prepare an audit of a training that someone else runs.
+    """Prepare an audit of a model that someone else trains.
 
     heldin flips a coin for each audited user, and writes a planted training set to OUT/training/, with the name, format
     and columns of your set. The planted set has rows of canary users, and no rows of non-members. Give the trainer

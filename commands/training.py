@@ -38,7 +38,9 @@ def retrain(
     ],
     trainings: Annotated[
         int,
-        typer.Option(min=2, help="Number of trainings. Each training has the worst-case user with probability 1/2."),
+        typer.Option(
+            min=2, help="Number of training runs; each one includes the worst-case user with probability 1/2."
+        ),
     ] = 200,
     set_: Set = None,
     out: Annotated[
@@ -51,12 +53,12 @@ def retrain(
         ),
     ] = None,
     processes: Annotated[
-        int | None, typer.Option(min=1, help="Number of parallel trainings (default: the number of cores).")
+        int | None, typer.Option(min=1, help="Number of parallel training runs (default: the number of cores).")
     ] = None,
     target: Annotated[
         str,
         typer.Option(
-            metavar="WORD", help="Defense of the trainings: defense (as in the config), or none, as a control."
+            metavar="WORD", help="Defense during training: defense (as in the config), or none, as a control."
         ),
     ] = "defense",
     documents: Annotated[
@@ -66,7 +68,7 @@ def retrain(
     threshold: Annotated[
         float | None,
         typer.Option(
-            help="Score threshold, fixed beforehand (default: computed from the first quarter of the trainings).",
+            help="Score threshold, fixed beforehand (default: computed from the first quarter of the training runs).",
             hidden=True,
         ),
     ] = None,
@@ -83,11 +85,11 @@ def retrain(
     html: AsHtml = False,
     json: AsJson = False,
 ) -> None:
-    """Audit a training procedure with many small trainings.
+    """Audit a training procedure with many small training runs.
 
-    A coin decides whether a training includes a worst-case user. Each training applies the whole defense of the config
-    with a separate key, and yields one score. Clopper-Pearson limits at one threshold then certify a lower bound on
-    epsilon per user (docs/retraining.md). If heldin is killed, run the same command again to resume.
+    A coin decides whether a training run includes a worst-case user. Each training run applies the whole defense of the
+    config with a separate key, and yields one score. Clopper-Pearson limits at one threshold then certify a lower bound
+    on epsilon per user (docs/retraining.md). If heldin is killed, run the same command again to resume.
     """
     from heldin.base.progress import reporter_for_this_terminal
     from heldin.bounds.verdict import parse_claim
@@ -151,7 +153,7 @@ def white_box(
     trainings: Annotated[
         int,
         typer.Option(
-            min=1, help="Number of trainings, each with its own key, coins and canaries.", rich_help_panel=HOW
+            min=1, help="Number of training runs, each with its own key, coins and canaries.", rich_help_panel=HOW
         ),
     ] = 3,
     directions: Annotated[
@@ -206,9 +208,9 @@ def white_box(
 ) -> None:
     """Audit the code of a trainer: watch and check each step.
 
-    Coins decide which canary users each training includes. Without --step, the command audits the trainer of heldin.
-    With --step, it audits your step function in one process. docs/white-box.md has the signature of this function. To
-    audit Opacus, give --step heldin.white_box.opacus_step:opacus.
+    Coins decide which canary users each training run includes. Without --step, the command audits the trainer of
+    heldin. With --step, it audits your step function in one process. docs/white-box.md has the signature of this
+    function. To audit Opacus, give --step heldin.white_box.opacus_step:opacus.
 
     Exit codes: 0 no alarm; 3 the accountant's curve is contradicted; 6 the trainer runs the stated mechanism on finite
     input only (0 with --accept non-finite); 7 the trainer does not run the stated mechanism.

@@ -48,8 +48,9 @@ class CorpusConfig(Section):
     text_unit: Literal["record", "sentence"] = "record"
     """What counts as one record of the run: a record of the source, or a sentence."""
     bad_rows: OnBadRows = OnBadRows.SKIP_EMPTY
-    """Rows to skip and count. skip-empty: rows without text. skip: all unusable rows. strict: no rows. An unusable
-    row that is not skipped is an error."""
+    """Rows to skip and count. skip-empty: rows without text. skip: all unusable rows. strict: no rows. heldin stops at
+    an unusable row, unless this setting skips such rows.
+    """
     public_validation: UserFilter | None = None
     """Users who are neither audited nor in training. If finetune.select is best_public, heldin chooses the checkpoint
     with the lowest loss on their texts. null: no such users.

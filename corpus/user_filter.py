@@ -37,7 +37,7 @@ class UserFilter:
     """Maximum number of users; the run's seed decides which users. null: all users. A maximum voids a user-level
     epsilon; to keep this epsilon, use ``fraction``."""
     fraction: Annotated[float, Field(gt=0, le=1)] = 1.0
-    """Probability of keeping a user. A separate coin decides for each user."""
+    """Probability of keeping a user. For each user, a separate coin decides whether to keep the user."""
 
     def admits(self, user: str) -> bool:
         """Return whether the name matches the patterns."""

@@ -134,8 +134,9 @@ class PlantConfig(MeasureKeys):
     copied_splits: tuple[str, ...] = ()
     """Other splits to copy unchanged, with real names, such as test. Nobody may train on these splits."""
     evidence: Literal["callback", "declared"]
-    """What shows that the model was trained on the planted rows. callback: a log by heldin.AuditCallback or
-    heldin.watch_training; without the log, nothing is certified. declared: the word of the person in --declared-by.
+    """What shows that the model was trained on the planted rows. callback: a log that heldin.AuditCallback or
+    heldin.watch_training wrote; without this log, nothing is certified. declared: a statement by the person in
+    --declared-by.
     """
     unseen: ExpandedPath | None = None
     """File with rows that no training uses, such as a test set, with the same columns. To show that the model learned,
@@ -154,8 +155,9 @@ class PlantConfig(MeasureKeys):
     template_options: dict[str, str | bool] | None = None
     """Values to pass to the chat template, such as {date_string: 26 Jul 2024}; null: none."""
     bad_rows: OnBadRows = OnBadRows.SKIP_EMPTY
-    """Rows to leave out and count. skip-empty: rows without text. skip: all unusable rows. strict: no rows. An
-    unusable row that is not left out is an error."""
+    """Rows to leave out and count. skip-empty: rows without text. skip: all unusable rows. strict: no rows. heldin
+    stops at an unusable row, unless this setting leaves out such rows.
+    """
     score: Literal["all", "completion", "turns"] = "all"
     """Part of a row to score: the whole row, the completion, or the turns of ``role``. Choose the part on which
     training computes the loss.

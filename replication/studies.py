@@ -271,7 +271,9 @@ def private_median(
     to: Annotated[Path, typer.Option("--out", help="File of the release; it must not exist.")],
     epsilon: Annotated[float, typer.Option(help="Epsilon that this release costs each user.")] = 0.1,
     at_most: Annotated[int, typer.Option(min=1, help="Largest value that may be released.")] = 256,
-    plan: Annotated[Path | None, typer.Option(help="plan.json of a training, to compute the joint epsilon.")] = None,
+    plan: Annotated[
+        Path | None, typer.Option(help="The plan.json of a training run, to compute the joint epsilon.")
+    ] = None,
     set_: Annotated[list[str] | None, typer.Option("--set", help="Override, in YAML. Repeatable.")] = None,
     quiet: Quiet = False,
     json: AsJson = False,
@@ -318,7 +320,9 @@ def split_by_date(
 def pretraining_without(
     config: Annotated[Path, typer.Argument(help="Config of a run with model.pretrain.source, the corpus to clean.")],
     to: Annotated[Path, typer.Option("--out", help="New file FILE.jsonl. The counts are written to FILE.json.")],
-    threshold: Annotated[float, typer.Option(help="Smallest similarity of the n-grams of near-duplicates.")] = 0.8,
+    threshold: Annotated[
+        float, typer.Option(help="Minimum n-gram similarity at which two texts count as near-duplicates.")
+    ] = 0.8,
     ngram: Annotated[int, typer.Option(min=1, help="Number of words per n-gram.")] = 5,
     url: Annotated[str | None, typer.Option(help="Column of the pre-training corpus with URLs.")] = None,
     fine_tuning_url: Annotated[

@@ -101,7 +101,7 @@ class CheckpointAttacks(Section):
     access: Levels = (Access.LOG_PROBABILITIES,)
     """Access of the attackers: log-probabilities of given texts, the top-k next tokens, or the text that the model
     writes. If you give several levels, heldin gives one answer per level, and divides the error probability equally
-    among the levels. The audit's result is the answer for the level in ``release``.
+    among the levels. The audit reports the answer for the level in ``release``.
     """
     names: tuple[Annotated[str, NameOfKind(ATTACKS)], ...] = DEFAULT_ATTACKS
     """Attacks to run; by default, every attack that the levels in ``access`` permit."""
@@ -169,8 +169,9 @@ class CheckpointConfig(MeasureKeys):
     rows: RowsConfig = RowsConfig()
     """Settings for chats and for prompts with completions."""
     bad_rows: OnBadRows = OnBadRows.SKIP_EMPTY
-    """Rows to skip and count. skip-empty: rows without text. skip: all unusable rows. strict: no rows. An unusable
-    row that is not skipped is an error."""
+    """Rows to skip and count. skip-empty: rows without text. skip: all unusable rows. strict: no rows. heldin stops at
+    an unusable row, unless this setting skips such rows.
+    """
     max_users: Annotated[Count, Field(ge=4)] | None = None
     """Maximum number of audited users. heldin draws these users at random from members and non-members together. null:
     all.
