@@ -151,7 +151,9 @@ def local_level(trials: int, alpha: float) -> float:
     """
     check_alpha(alpha)
     if trials > LARGEST:
-        raise InputError(f"{trials} trainings of one group are too many for the exact ROC band: choose the DKW band")
+        raise InputError(
+            f"{trials} training runs of one group are too many for the exact ROC band: choose the DKW band"
+        )
 
     def excess(log_eta: float) -> float:
         # Both in logarithms, so that no step of the search makes eta negative.

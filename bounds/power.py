@@ -281,7 +281,7 @@ def table(power: Power) -> str:
         f"  one run, Gaussian mechanisms              {most.gaussian:8.2f}   mu {most.mu:.2f}",
     ]
     if most.clopper_pearson is not None:
-        lines += [f"  as many independent trainings             {most.clopper_pearson:8.2f}"]
+        lines += [f"  as many independent training runs             {most.clopper_pearson:8.2f}"]
     lines += ["", f"epsilon certified by a Gaussian attack of AUROC {power.auroc:g}: median (5 % to 95 % of runs)"]
     kinds = (
         ("one run", power.expected_one_run),

@@ -41,9 +41,9 @@ class Counts:
 
     def __post_init__(self) -> None:
         if not (0 <= self.true_positives <= self.members and 0 <= self.false_positives <= self.non_members):
-            raise InputError(f"{self}: the attack flags more trainings than there are. Correct the counts")
+            raise InputError(f"{self}: the attack flags more training runs than there are. Correct the counts")
         if self.members == 0 or self.non_members == 0:
-            raise InputError("a bound needs trainings of both groups: give trainings with and without the user")
+            raise InputError("a bound needs training runs of both groups: give training runs with and without the user")
 
 
 @dataclass(frozen=True)

@@ -101,8 +101,8 @@ def reach_line(runs: int) -> str:
     """
     most = trainings_reach(runs - runs // 2, runs // 2)
     return (
-        f"power: {runs} trainings, half of them with the worst-case user, can certify at most epsilon {most:.2f} per"
-        " user, if a threshold fixed beforehand separates all of them"
+        f"power: {runs} training runs, half of them with the worst-case user, can certify at most epsilon {most:.2f}"
+        " per user, if a threshold fixed beforehand separates all of them"
     )
 
 

@@ -78,7 +78,7 @@ def exposed_members(folder: Path) -> Sequence[Exposed | ScoredMember]:
     require_not_purged(folder)
     if record.kind == "trainings":
         raise InputError(
-            f"'{folder}' is an audit of many trainings, which has no people to list: name the folder of another run"
+            f"'{folder}' is an audit of many training runs, which has no people to list: name the folder of another run"
             " or audit"
         )
     if record.kind != "audit":
@@ -140,8 +140,8 @@ def _membership(folder: Path, record: Record) -> dict[str, bool]:
         folder = home_of(folder, record.config["planted"])
     elif record.kind != "run":
         raise InputError(
-            f"'{folder}' is an audit of many trainings, which has no scores of users: name the folder of another run"
-            " or audit"
+            f"'{folder}' is an audit of many training runs, which has no scores of users: name the folder of another"
+            " run or audit"
         )
     ledger = load_ledger(folder / "ledger")
     if ledger is None:

@@ -188,10 +188,12 @@ def finding_table(results: Sequence[FindingResult], blocks: int) -> str:
     if blocks >= LEAST_BLOCKS:
         lines.append("note: each finding is tested separately at 95 %: one in twenty may be wrong by chance")
     elif blocks == 1:
-        lines.append("note: with one block, a verdict is about these models only: other trainings give other models")
+        lines.append(
+            "note: with one block, a verdict is about these models only: other training runs give other models"
+        )
         if any(result.asked.of in _LOSSES for result in results):
             lines.append(
-                "note: with one block, the interval of a loss includes the difference between two trainings of one"
+                "note: with one block, the interval of a loss includes the difference between two training runs of one"
                 f" plan: {2 * SPREAD_OF_TRAININGS:g} nats, added in quadrature"
             )
     else:

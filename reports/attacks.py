@@ -69,7 +69,7 @@ def tabulate_rates(record: Record) -> Table:
         rows.append([f"{result.attack}, {result.aggregation}", *cells])
     few, number = (words.other, f"{words.unit} × rate below one")
     if record.trainings:
-        few, number = "trainings without the user", "their number × rate below one"
+        few, number = "training runs without the user", "their number × rate below one"
     note = f"N/A: too few {few} to see such a rate ({number}), or equal scores hide it. {_CORRECTED}"
     head = ["attack", *(f"FPR {percent(rate.fpr)}" for rate in record.curve().tpr_at)]
     return Table(head, rows, note, numeric=range(1, len(head)))

@@ -239,7 +239,7 @@ def _separate_trainings(record: Record, facts: TrainingsFacts) -> str:
     result = record.primary()
     text = (
         f"The score of a training is the mean {result.attack} of that user's own documents under its last model and"
-        " the base model. It distinguishes trainings with the user from trainings without, with an AUROC of"
+        " the base model. It distinguishes training runs with the user from training runs without, with an AUROC of"
         f" {interval(result.auroc)}."
     )
     # The coins may leave fewer than two trainings of a side among those that would pick a threshold
@@ -253,7 +253,7 @@ def _separate_trainings(record: Record, facts: TrainingsFacts) -> str:
     how = f"picked by the first {facts.pilot} trainings" if facts.pilot else "fixed before looking"
     return (
         f"{text} At the threshold {facts.threshold:.4g}, {how}, it called {facts.true_positives} of {facts.members}"
-        f' trainings with the user and {facts.false_positives} of {facts.non_members} without it "with".'
+        f' training runs with the user and {facts.false_positives} of {facts.non_members} without it "with".'
     )
 
 
@@ -262,11 +262,13 @@ def _limit_trainings(record: Record, facts: TrainingsFacts) -> str:
     assert t is not None
     promised = f"The accountant guarantees {t.guarantee}. " if t.epsilon is not None else ""
     most = (
-        "" if facts.reach is None else f" This many trainings could have certified at most epsilon {facts.reach:.2f}."
+        ""
+        if facts.reach is None
+        else f" This many training runs could have certified at most epsilon {facts.reach:.2f}."
     )
     return (
         f"{promised}Bounds are lower limits of epsilon per user of this training: another user, a stronger attack or"
-        f" more trainings may show more.{most} Bounds are about the training (code, configuration, the other users'"
+        f" more training runs may show more.{most} Bounds are about the training (code, configuration, the other users'"
         " texts), not about any one model that it released."
     )
 

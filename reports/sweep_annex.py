@@ -224,11 +224,16 @@ def list_other_models(result: SweepResult) -> list[str]:
         value = (
             "cannot be stated" if composed.epsilon is None else f"is {composed.epsilon:.3g} at delta {composed.delta:g}"
         )
-        whose = "one private training" if composed.private == 1 else f"{composed.private:,} private trainings together"
+        whose = (
+            "one private training run"
+            if composed.private == 1
+            else f"{composed.private:,} private training runs together"
+        )
         lines.append(f"The epsilon of the {whose} {value}.")
         if composed.others:
             lines.append(
-                f"{counted(composed.others, 'training')} without a guarantee for users may have used the same users."
+                f"{counted(composed.others, 'training run')} without a guarantee for users may have used the same"
+                " users."
             )
     if result.tried:
         lines.append("Models that only tuned settings are from other repetitions; they are in the folder tuning.")

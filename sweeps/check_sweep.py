@@ -175,7 +175,7 @@ def _chances(sweep: Sweep) -> list[str]:
     return [
         f"rule: in {counted(blocks, 'block')} a candidate that does not leak passes auroc at most {min(limits):g}"
         f" against one attack, before other candidates have passed, with probability {', '.join(chances)}; less if"
-        " trainings vary or there are several attacks"
+        " training runs vary or there are several attacks"
     ]
 
 

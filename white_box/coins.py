@@ -204,7 +204,7 @@ def _area(name: str, kind: str, scores: Array, member: NDArray[np.bool_], ceilin
     finding = laws.areas(area, error, ceiling, number, LEVEL)
     if math.isnan(finding.smallest):
         return silent(name, "canaries", f"the AUROC of {kind}: {number} per group are too few to exceed {ceiling:.3f}")
-    detects = f"an AUROC of {finding.smallest:.3f} of {kind} in whole trainings (allowed {ceiling:.3f})"
+    detects = f"an AUROC of {finding.smallest:.3f} of {kind} in whole training runs (allowed {ceiling:.3f})"
     return tested(name, "canaries", finding, ceiling, detects)
 
 

@@ -255,7 +255,9 @@ def audit_trainer(
             too small or too large.
     """
     if not keys or len(set(keys)) != len(keys):
-        raise InputError("two trainings have one key, or there is no training: give a different key for each training")
+        raise InputError(
+            "two training runs have one key, or there is no training: give a different key for each training"
+        )
     # Before anything is trained: what the audit could say must not depend on what it finds.
     claim, _ = claim_of(mechanism)
     power = trainer_power(mechanism, canaries * len(keys), alpha=alpha)
@@ -331,7 +333,7 @@ def table(audit: TrainerAudit, width: int = WIDTH) -> str:
         estimate = audit.estimate
         lines += [
             f"estimate (not a bound): epsilon {estimate.epsilon:.3f}, {100 * estimate.confidence:g} % bootstrap "
-            f"interval {estimate.lower:.3f} to {estimate.upper:.3f}; of single trainings {_spread(audit.estimates)}"
+            f"interval {estimate.lower:.3f} to {estimate.upper:.3f}; of single training runs {_spread(audit.estimates)}"
         ]
         lines += [f"note: {estimate.warning}"] if estimate.warning else []
     needs_gaussian = {rule.name for rule in RULES if gaussian_curve in rule.needs}

@@ -57,7 +57,7 @@ def _between_steps(u: Array, trainings: int) -> list[Check]:
     kept = laws.deviations(np.square(u.sum(axis=0)).sum() / rows, places, LEVEL)
     pairs = laws.correlations(np.array([_largest(u)]), np.array([places]), LEVEL, rows * (rows - 1) // 2)
     share = 100 * _share(kept.smallest, rows)
-    common = f"a part that is common to the steps of all trainings, with {share:.2g} % of the variance"
+    common = f"a part that is common to the steps of all training runs, with {share:.2g} % of the variance"
     any_two = f"a correlation of {pairs.smallest:.2g} between any two of {rows} steps, of one training or of two"
     checks = [
         tested("noise kept from step to step", "state", kept, 1.0, common),

@@ -396,7 +396,7 @@ def check_auditable(mechanism: Mechanism) -> None:
     if feature := next((name for name, part in features.items() if part is not None), None):
         raise InputError(
             "the white-box audit follows units that one coin each draws and one norm clips, but this plan has"
-            f" {feature}. Audit it by independent trainings (heldin retrain)"
+            f" {feature}. Audit it by independent training runs (heldin retrain)"
         )
     if not mechanism.protects or mechanism.reasons():
         raise InputError(f"the white-box audit needs a guarantee to test: {mechanism.guarantee().label}")

@@ -32,7 +32,7 @@ class Headline(Code):
 class TrainingsCertify(Code):
     """The certificate that independent trainings give."""
 
-    WHOLE = "{trainings} independent trainings{target} {least}{threshold}; {claims}."
+    WHOLE = "{trainings} independent training runs{target} {least}{threshold}; {claims}."
     WITHOUT_DEFENSE = " without any defense"
     AT_LEAST = "certify an epsilon of at least {epsilon:.2f}"
     NOTHING = "certify no epsilon above zero"

@@ -128,12 +128,12 @@ class Refusal(Code):
     """Reasons why a bound is not valid for a design, or why there is no bound at all."""
 
     NEEDS_COINS = "needs membership drawn by independent fair coins; the split was fixed"
-    NEEDS_TRAININGS = "needs independent trainings, one for each score; scores of one run share one model"
+    NEEDS_TRAININGS = "needs independent training runs, one for each score; scores of one run share one model"
     NEEDS_GAUSSIAN = "holds only where the mechanism's trade-off curve is Gaussian, which nobody states"
     NEEDS_THRESHOLD = "needs a threshold that was fixed before looking; the best one found is no bound"
     ONE_THRESHOLD = "is of one threshold; {thresholds} were fixed"
-    NEEDS_TWO_OF_EACH = "needs two trainings of each group to split; there are {members} and {others}"
-    BAND_TOO_LARGE = "is computed up to {most} trainings of a group: see the DKW band"
+    NEEDS_TWO_OF_EACH = "needs two training runs of each group to split; there are {members} and {others}"
+    BAND_TOO_LARGE = "is computed up to {most} training runs of a group: see the DKW band"
     FITTED_TO_COINS = "the score uses {uses}: guesses that are fitted to one another's coins certify nothing"
     TOO_FEW = (
         "{members} members and {others} non-members cannot support any statement at level {level:g}: even perfect"
@@ -147,7 +147,7 @@ class Refusal(Code):
         "{count} guesses cannot support any statement at level {level:g}: even all guesses right say nothing; at least"
         " {needed} are needed"
     )
-    TOO_FEW_TRAININGS = "{trainings} trainings are too few ({reason}): raise --trainings"
+    TOO_FEW_TRAININGS = "{trainings} training runs are too few ({reason}): raise --trainings"
     NOBODY_HELD_IN = "there is no member: a bound needs users of both groups"
     NOBODY_HELD_OUT = "there is no non-member: a bound needs users of both groups"
     ALL_EQUAL = "all {scores} scores are {value:g}, so they say nothing about membership"

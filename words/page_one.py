@@ -174,7 +174,9 @@ class People(Code):
     CANARIES_NOT_COUNTED = "{answer}: {users} were planted, {held_in} of them in the training data."
     TOO_FEW = "This audit cannot count people: {users} are too few to count any group of ten."
     NOT_VALID = "This audit cannot count people, because the comparison is not valid."
-    OF_TRAININGS = "This audit counts trainings, not people: one planted user was in {with_user} of {runs} trainings."
+    OF_TRAININGS = (
+        "This audit counts training runs, not people: one planted user was in {with_user} of {runs} training runs."
+    )
 
 
 class AttackNeeds(Code):
@@ -223,8 +225,8 @@ class Evidence(Code):
     CERTIFIED = "Certified: heldin chose the members {how}. At most {percent:g} % of audits report a leak falsely."
     ESTIMATE = "Estimate, not certified: limits come from one training."
     OF_TRAININGS = (
-        "Estimate, not certified: coin flips of heldin decided which of {trainings} trainings include the planted user,"
-        " and an upper limit holds on average over such trainings."
+        "Estimate, not certified: coin flips of heldin decided which of {trainings} training runs include the planted"
+        " user, and an upper limit holds on average over such training runs."
     )
     BY_COINS = "by coin flips"
     BY_HALVES = "as a random half of the users"
@@ -399,7 +401,7 @@ class Next(Code):
     SMALLER_EPSILON = "Train with a smaller epsilon, or release to fewer people."
     GET_GUARANTEE = "Train with a guarantee for users (defense: uls), then audit again."
     WITHOUT_GUARANTEE = " Only a guarantee for users limits other attacks."
-    MORE_TRAININGS = "Run more trainings, or test the trainer itself with heldin white-box."
+    MORE_TRAININGS = "Add training runs, or test the trainer itself with heldin white-box."
     ANNEX = "Read in the annex what was not tested, then decide."
 
 

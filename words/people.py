@@ -51,12 +51,12 @@ CANARIES = Wording(
 )
 TRAININGS = Wording(
     "trainings",
-    "trainings with the user from those without",
-    "trainings with the user",
-    "trainings without",
-    "trainings",
-    "training",
-    "trainings that used the user's texts",
+    "training runs with the user from those without",
+    "training runs with the user",
+    "training runs without",
+    "training runs",
+    "training run",
+    "training runs that used the user's texts",
 )
 # By ``split.audited``, and trainings.
 AUDITED = {wording.audited: wording for wording in (USERS, ENTITIES, BOTH, CANARIES, TRAININGS)}

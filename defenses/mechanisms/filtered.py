@@ -41,7 +41,7 @@ class FilterDefense(UserRecords):
         See docs/theory.md#filtered-descent.
         """
         return (
-            "defense 'filter' protects a user who is replaced, and may halt, but independent trainings add or leave"
+            "defense 'filter' protects a user who is replaced, and may halt, but independent training runs add or leave"
             " out a user: choose another defense"
         )
 

@@ -277,7 +277,7 @@ def _would(config: RunConfig, out: Path, mechanism: Mechanism) -> dict[str, str]
     references = [config.attack.reference or "the base model", *(r.label for r in config.attack.references)]
     would["attacks"] = f"{', '.join(config.attack.names)}; against {', '.join(references)}"
     if config.attack.shadow_models:
-        would["shadows"] = f"{counted(config.attack.shadow_models, 'training')} more, for the ideal attacker"
+        would["shadows"] = f"{counted(config.attack.shadow_models, 'training run')} more, for the ideal attacker"
     return would | {name: options.described() for name, options in config.measures.items()}
 
 

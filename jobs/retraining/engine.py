@@ -140,7 +140,9 @@ def body_again(out: Path, reporter: Reporter) -> Body:
     # The folder's own options, so that taking it changes nothing and returns the key.
     ready = _prepare(audit, _take_folder(audit, out), reporter)
     if plan != ready.job.mechanism:
-        raise InputError(f"'{out / 'plan.json'}' is not the plan of the trainings in this folder: restore this file")
+        raise InputError(
+            f"'{out / 'plan.json'}' is not the plan of the training runs in this folder: restore this file"
+        )
     finished = read_results(ready.job, audit.runs, out)
     missing = next((number for number in range(audit.runs) if number not in finished), None)
     if missing is not None:
@@ -151,7 +153,7 @@ def body_again(out: Path, reporter: Reporter) -> Body:
     scores = out / "scores.csv"
     # Compared as text: ``scores_text`` writes every bit of a score.
     if kept_text(scores) != scores_text(trainings):
-        raise InputError(f"'{scores}' is missing or lacks the scores of the trainings: restore this file")
+        raise InputError(f"'{scores}' is missing or lacks the scores of the training runs: restore this file")
     return _body(audit, ready, trainings)
 
 

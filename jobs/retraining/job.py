@@ -92,19 +92,19 @@ def _require_supported(config: RunConfig) -> None:
     """Raise InputError for a key that independent trainings do not support."""
     # Canary users would be one more difference between trainings, each by a coin of its own.
     if config.canaries:
-        raise InputError("independent trainings plant one worst-case user: remove 'canaries', and see --documents")
+        raise InputError("independent training runs plant one worst-case user: remove 'canaries', and see --documents")
     if config.data_defenses:
-        raise InputError("independent trainings train on unchanged records: remove 'data_defenses'")
+        raise InputError("independent training runs train on unchanged records: remove 'data_defenses'")
     if config.attack.precision != "fp32":
-        raise InputError("independent trainings are scored in float32: remove 'attack.precision'")
+        raise InputError("independent training runs are scored in float32: remove 'attack.precision'")
     if config.measures:
         raise InputError(
-            f"independent trainings measure only attacks: remove 'measures' ({', '.join(config.measures)}), or use"
+            f"independent training runs measure only attacks: remove 'measures' ({', '.join(config.measures)}), or use"
             " heldin run"
         )
     if config.finetune.looks_at_validation:
         raise InputError(
-            "independent trainings have no validation users who could choose a checkpoint: set finetune.select to"
+            "independent training runs have no validation users who could choose a checkpoint: set finetune.select to"
             " 'last' and finetune.patience to null"
         )
     if config.finetune.sequence_length < _LEAST_TRAINED:
@@ -140,8 +140,8 @@ def training_job(
     config = audit.trained()
     if corpus.reading.format.has_pairs:
         raise InputError(
-            "independent trainings plant a worst-case user with texts, but the rows are preference pairs: use heldin"
-            " run with canaries"
+            "independent training runs plant a worst-case user with texts, but the rows are preference pairs: use"
+            " heldin run with canaries"
         )
     defense, store = config.defense, corpus.store
     recipe = with_picked_layers(config, corpus, base, reporter)

@@ -312,7 +312,7 @@ def _in_processes(
     except BrokenProcessPool as error:
         numbers = ", ".join(map(str, sorted(running.values())))
         raise ResumableError(
-            f"a process was ended from outside during one of the trainings {numbers} (out of memory?). Run the"
+            f"a process was ended from outside during one of the training runs {numbers} (out of memory?). Run the"
             " command again with fewer --processes; heldin keeps the finished trainings"
         ) from error
     finally:

@@ -172,8 +172,8 @@ def optimizer_lines(config: RunConfig, mechanism: Mechanism) -> list[str]:
         return []
     return [
         f"banded noise: {optimizer} divides by the size of each step's noisy gradient, and banded noise has more noise"
-        " in a step. In our trainings this cost most of the benefit (docs/users.md). Set finetune.optimizer to sgd, and"
-        " finetune.momentum to 0.9"
+        " in a step. In our training runs this cost most of the benefit (docs/users.md). Set finetune.optimizer to sgd,"
+        " and finetune.momentum to 0.9"
     ]
 
 
