@@ -352,7 +352,8 @@ def bound(
     independent_trainings: Annotated[
         bool,
         typer.Option(
-            "--independent-trainings", help="State that each row's score comes from a separate, independent training."
+            "--independent-trainings",
+            help="State that each row's score comes from a separate, independent training run.",
         ),
     ] = False,
     delta: Annotated[

@@ -103,7 +103,7 @@ def membership_scenarios(record: Record) -> list[Scenario]:
             Scenario(
                 "Membership of one worst-case user: was this user in training?",
                 "run",
-                "the model of a training, the base model, and every document of that user",
+                "the model of a training run, the base model, and every document of that user",
                 f"AUROC {result.auroc.value:.3f} over {counted(record.trainings.runs, 'training run')}.",
             ),
             unreal,

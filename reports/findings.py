@@ -238,7 +238,7 @@ def state_limits(record: Record) -> str:
 def _separate_trainings(record: Record, facts: TrainingsFacts) -> str:
     result = record.primary()
     text = (
-        f"The score of a training is the mean {result.attack} of that user's own documents under its last model and"
+        f"The score of a training run is the mean {result.attack} of that user's own documents under its last model and"
         " the base model. It distinguishes training runs with the user from training runs without, with an AUROC of"
         f" {interval(result.auroc)}."
     )
@@ -250,7 +250,7 @@ def _separate_trainings(record: Record, facts: TrainingsFacts) -> str:
         )
     if facts.threshold is None or facts.members is None or facts.non_members is None:
         return f"{text} Bands over all thresholds were tested, not one threshold."
-    how = f"picked by the first {facts.pilot} trainings" if facts.pilot else "fixed before looking"
+    how = f"picked by the first {facts.pilot} training runs" if facts.pilot else "fixed before looking"
     return (
         f"{text} At the threshold {facts.threshold:.4g}, {how}, it called {facts.true_positives} of {facts.members}"
         f' training runs with the user and {facts.false_positives} of {facts.non_members} without it "with".'

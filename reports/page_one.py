@@ -528,7 +528,7 @@ def identify(record: Record) -> FactList:
     size = "" if parameters is None else f", {_rounded(parameters)} parameters"
     counts = f"{record.split.held_in:,} members, {record.split.held_out:,} non-members"
     if record.trainings is not None:
-        counts = f"{record.trainings.runs:,} trainings"
+        counts = f"{record.trainings.runs:,} training runs"
     skipped = state_data(record)
     return FactList(
         [

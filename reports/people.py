@@ -178,7 +178,7 @@ def describe_attacker(record: Record) -> str:
     words, result, release = audited_by(record), record.counted_attack(), release_of(record.config)
     if record.trainings is not None:
         text = (
-            "The attacker has the model that a training released, and every document of one user. The attacker asks"
+            "The attacker has the model that a training run released, and every document of one user. The attacker asks"
             " that model and the base model for the probabilities of these documents."
         )
     else:

@@ -252,7 +252,7 @@ def _training_facts(record: Record, trainings: TrainingsFacts) -> list[tuple[str
         ("fine-tuning", f"{t.steps} steps, {t.seconds:,.0f} s in all; defense: {t.defense}"),
         ("guarantee", t.guarantee),
         ("noise multiplier", f"{t.noise_multiplier:.5g}"),
-        ("interval", f"{record.primary().auroc.method}, {record.resamples:,} resamples of trainings"),
+        ("interval", f"{record.primary().auroc.method}, {record.resamples:,} resamples of training runs"),
         ("heldin, Python, source", f"{e.heldin}, {e.python}, {e.git_revision or 'not a checkout'}"),
         ("packages", ", ".join(f"{k} {v}" for k, v in e.packages.items())),
         *_kinds(record),

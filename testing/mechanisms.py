@@ -244,7 +244,7 @@ def _wrong_steps(stage: _Stage) -> list[str]:
     if not np.array_equal(stage.release(noise=1.0), stage.release(noise=1.0)):
         problems.append(
             "its step is not deterministic: one key and step number give different noise, which also affects"
-            " resumed trainings"
+            " resumed training runs"
         )
     return [*problems, *_wrong_sums(stage, clipped), *_wrong_noise(stage)]
 

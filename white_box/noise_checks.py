@@ -27,7 +27,7 @@ def noise_checks(noise: NDArray[np.float32], trainings: int = 1) -> tuple[Check,
     rows, places = z.shape
     deviation = math.sqrt(float(np.square(z).mean()))
     whole = laws.deviations(np.square(z).sum(), z.size, LEVEL)
-    detects = f"{whole.times} the stated deviation in all steps of the trainings"
+    detects = f"{whole.times} the stated deviation in all steps of the training runs"
     checks = [tested("noise deviation over the stated one", "coordinates", whole, 1.0, detects)]
     # No noise at all has its alarm above, and leaves nothing to divide by.
     if deviation == 0.0:
@@ -61,7 +61,7 @@ def _between_steps(u: Array, trainings: int) -> list[Check]:
     any_two = f"a correlation of {pairs.smallest:.2g} between any two of {rows} steps, of one training or of two"
     checks = [
         tested("noise kept from step to step", "state", kept, 1.0, common),
-        tested("noise shared by two steps of trainings", "state", pairs, 0.0, any_two),
+        tested("noise shared by two steps of training runs", "state", pairs, 0.0, any_two),
     ]
     if steps > 1:
         # (trainings, places, steps): no pair spans two trainings.

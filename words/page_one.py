@@ -183,7 +183,7 @@ class AttackNeeds(Code):
     """The inputs that the attack on page one needs, and whether people who get the model will have them."""
 
     NEEDS = "It needs {asked}, and about {texts} a person.{held}"
-    OF_TRAININGS = "It needs the model of a training, the base model, and every text of the planted user.{held}"
+    OF_TRAININGS = "It needs the model of a training run, the base model, and every text of the planted user.{held}"
     MORE_THAN_RELEASED = " Released as {released}: this attack needs more than your users will have."
     AS_RELEASED = " Released as {released}: enough for this attack."
 

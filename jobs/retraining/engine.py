@@ -159,7 +159,7 @@ def body_again(out: Path, reporter: Reporter) -> Body:
 
 def read_audit(folder: Path) -> TrainingsAudit:
     """Return the audit in ``folder``. Raises InputError if there is none."""
-    content = read_document(folder / OPTIONS, "name the folder of an audit by independent trainings")
+    content = read_document(folder / OPTIONS, "name the folder of an audit by independent training runs")
     options = content["options"]
     claims = tuple((epsilon, delta) for epsilon, delta in options["claims"])
     return TrainingsAudit(

@@ -273,7 +273,7 @@ def _attempt(trainer: Trainer, job: TrainingJob, work: Path, number: int) -> Tra
         reason = (str(error).strip() or "no message").splitlines()[0]
         raise ResumableError(
             f"training {number} failed ({type(error).__name__}: {reason}). Run the same command again; heldin keeps"
-            " the finished trainings"
+            " the finished training runs"
         ) from error
 
 
@@ -313,7 +313,7 @@ def _in_processes(
         numbers = ", ".join(map(str, sorted(running.values())))
         raise ResumableError(
             f"a process was ended from outside during one of the training runs {numbers} (out of memory?). Run the"
-            " command again with fewer --processes; heldin keeps the finished trainings"
+            " command again with fewer --processes; heldin keeps the finished training runs"
         ) from error
     finally:
         pool.shutdown(wait=False, cancel_futures=True)

@@ -23,7 +23,7 @@ from tests.refusals import names, refused
 
 
 def test_200_trainings_reach_328_and_the_line_says_so():
-    assert names(reach_line(200), "200 trainings", "epsilon 3.28")
+    assert names(reach_line(200), "200 training runs", "epsilon 3.28")
     # from the rates' exact limits, without the code under test: all 100 of 100 right at 2.5 % each
     low = 0.025 ** (1 / 100)
     assert np.log(low / (1 - low)) == pytest.approx(3.28, abs=5e-3)

@@ -352,5 +352,5 @@ def test_many_trainings_hold_their_plan_against_everybody(tmp_path):
     assert fit.gradients < fit.planned
     said = [i for i, line in enumerate(lines) if not lacks(line, "70", f"{fit.units}", f"{fit.planned:,.0f}")]
     assert len(said) == 2  # the numbers, and a warning
-    assert max(said) < next(i for i, line in enumerate(lines) if line.startswith("independent trainings"))
+    assert max(said) < next(i for i, line in enumerate(lines) if line.startswith("independent training"))
     assert any(not lacks(line, "70", f"{fit.units}") for line in warn(record))

@@ -154,7 +154,7 @@ def test_results_of_another_key_or_job_and_damaged_ones_are_refused(tmp_path):
 def test_one_failing_training_is_named_in_one_line(tmp_path):
     expected = (
         r"^training 3 failed \(RuntimeError: out of luck\)\. Run the same command again; heldin keeps the finished"
-        r" trainings$"
+        r" training runs$"
     )
     with pytest.raises(ResumableError, match=expected):
         run_trainings(_job(), 6, tmp_path, processes=1, trainer=fails)

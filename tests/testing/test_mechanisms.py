@@ -63,7 +63,7 @@ def test_an_honest_package_passes(package):
         pytest.param(
             "no noise without a unit", "a step without a unit adds noise of multiplier 0", marks=pytest.mark.slow
         ),
-        ("not deterministic", "different noise, which also affects resumed trainings"),
+        ("not deterministic", "different noise, which also affects resumed training runs"),
         pytest.param(
             "the batch is clipped as one", "gradients of 50 and 50 clip norms add 1 clip norms", marks=pytest.mark.slow
         ),

@@ -222,7 +222,7 @@ def test_noise_checks_hold_their_level_and_see_each_fault():
         "noise of the most deviant step": one_step,
         "noise of the most deviant coordinate": silent,
         "noise kept from step to step": (z + 0.5 * z[:1]) / np.float32(math.sqrt(1.25)),
-        "noise shared by two steps of trainings": twice,
+        "noise shared by two steps of training runs": twice,
         "noise against a later step's": (z[1:7] - z[:6]) / np.float32(math.sqrt(2)),
         "noise common to coordinates": z + np.float32(0.5) * rng.standard_normal((8, 1)).astype(np.float32),
         "noise against another coordinate's": np.repeat(z[:, ::2], 2, axis=1),
