@@ -75,9 +75,8 @@ class AttackConfig(Section):
     names: tuple[Annotated[str, NameOfKind(ATTACKS)], ...] = DEFAULT_ATTACKS
     """Attacks to run; by default, every attack that the levels in ``access`` permit."""
     primary: Annotated[str, NameOfKind(ATTACKS)] = "likelihood-ratio"
-    """The primary attack, which tests the claims; one of ``names``. By default, the first attack of the strongest
-    access level.
-    """
+    """The primary attack, which tests the claims. It must be one of ``names``. By default, the first attack of the
+    strongest access level."""
     aggregations: tuple[Annotated[str, one_of(AGGREGATIONS)], ...] = ("mean", "min", "max")
     """Ways to combine the statistics of a user's texts into one score. The first entry is the primary aggregation."""
     turns: Counting | None = None
@@ -103,9 +102,8 @@ class AttackConfig(Section):
     training_documents: Few = 32
     """Maximum number of training records per user that the attacker has, if ``documents`` contains "training"."""
     shadow_models: int = Field(0, ge=0, le=FEW)
-    """Number of shadow models for the ideal attacker; must be even. heldin trains each shadow model like the audited
-    model, but draws new members for each. 0: no shadow models.
-    """
+    """Number of shadow models for the ideal attacker. The number must be even. heldin trains each shadow model like the
+    audited model, but with newly drawn members. 0: no shadow models."""
     sampling: SamplingConfig = SamplingConfig()
     """Requests of attackers who cannot see log-probabilities of given texts."""
 

@@ -110,7 +110,7 @@ class PublicReference(ReferenceConfig):
     users: UserFilter = UserFilter(min_records=1)
     """Users who are not audited. heldin fine-tunes this reference model on their texts."""
     max_records_per_user: Count | None = None
-    """Maximum number of records per user; heldin takes the first records. null: all."""
+    """Maximum number of records per user. heldin takes the first records. null: all."""
 
     @property
     def label(self) -> str:

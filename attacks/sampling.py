@@ -25,7 +25,7 @@ class SamplingConfig(Section):
     """Number of tokens in a continuation. heldin compares the continuation with at most this many words from the
     rest of the text."""
     temperature: Annotated[float, Field(gt=0, le=2)] = 1.0
-    """Sampling temperature; 1 samples from the model's own distribution."""
+    """Sampling temperature. At 1, heldin samples from the model's own distribution."""
     next_words: Annotated[int, Field(ge=1, le=256)] = 16
     """Number of evenly spaced places in each text at which an attack of level top-k asks for the next token. In a chat,
     the places are inside the scored turns. If the server cannot continue a turn, the places are before the scored

@@ -35,7 +35,7 @@ class Trained(Section):
     noise_multiplier: NotNegative
     """Noise multiplier of the plan."""
     bands: Count = 1
-    """Number of groups of users; each step draws from the next group."""
+    """Number of groups of users. The steps draw from the groups in turn."""
     gains: tuple[Annotated[float, Field(ge=-LARGEST, le=LARGEST)], ...]
     """For each block, loss of the base model minus loss of the trained model on non-members' test texts, in nats per
     token.

@@ -23,7 +23,7 @@ class HighTemperatureCanaries(NumberedCanaries):
 
     kind: Literal["high_temperature"] = KIND
     temperature: Positive = 1.5
-    """Sampling temperature; 1 samples from the model's own distribution."""
+    """Sampling temperature. At 1, heldin samples from the model's own distribution."""
     prefix_tokens: Few = 8
     """Number of tokens in a user's prefix. Every record of the user begins with this prefix."""
     tokens: Many = 32

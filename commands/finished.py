@@ -19,7 +19,7 @@ def report(
     people: Annotated[
         bool,
         typer.Option(
-            "--people", help="Print the names of the most exposed members; only the owner of the folder can do this."
+            "--people", help="Print the names of the most exposed members. Only the owner of the folder can do this."
         ),
     ] = False,
     most: Annotated[int, typer.Option(min=1, help="With --people: maximum number of members to print.")] = 20,

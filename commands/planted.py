@@ -68,7 +68,7 @@ def plant(
     skip_bad_rows: SkipBad = False,
     strict: Strict = False,
     check: Annotated[
-        bool, typer.Option("--check", help="Print problems, cost and power; draw and write nothing.")
+        bool, typer.Option("--check", help="Print problems, cost and power, but draw and write nothing.")
     ] = False,
     quiet: Quiet = False,
     device: DeviceOption = None,

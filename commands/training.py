@@ -39,7 +39,7 @@ def retrain(
     trainings: Annotated[
         int,
         typer.Option(
-            min=2, help="Number of training runs; each one includes the worst-case user with probability 1/2."
+            min=2, help="Number of training runs. Each run includes the worst-case user with probability 1/2."
         ),
     ] = 200,
     set_: Set = None,
@@ -146,7 +146,7 @@ def white_box(
         int,
         typer.Option(
             min=2,
-            help="Number of canary users per training; a fair coin decides the membership of each user.",
+            help="Number of canary users per training run. A fair coin decides the membership of each user.",
             rich_help_panel=HOW,
         ),
     ] = 2000,

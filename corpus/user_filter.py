@@ -34,8 +34,8 @@ class UserFilter:
     max_records: Count | None = None
     """Maximum number of records per user. heldin leaves out users with more records. null: no limit."""
     max_users: Count | None = None
-    """Maximum number of users; the run's seed decides which users. null: all users. A maximum voids a user-level
-    epsilon; to keep this epsilon, use ``fraction``."""
+    """Maximum number of users. heldin chooses the users by the run's seed. null: all users. A maximum voids a
+    user-level epsilon. To keep this epsilon, use ``fraction``."""
     fraction: Annotated[float, Field(gt=0, le=1)] = 1.0
     """Probability of keeping a user. For each user, a separate coin decides whether to keep the user."""
 

@@ -368,7 +368,7 @@ class Workload(Choice):
     model_config = ConfigDict(use_attribute_docstrings=True)
 
     momentum: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.0
-    """Momentum of sgd; must equal finetune.momentum. For Adam, use 0.9, which is close."""
+    """Momentum of sgd. It must equal finetune.momentum. For Adam, use 0.9, which is close."""
     decay: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.0
     """Fraction by which each step shrinks the weights: learning rate times weight decay."""
 

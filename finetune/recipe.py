@@ -87,7 +87,7 @@ class Lora:
     the layers with the largest gradients of public users (``model.saliency``).
     """
     picked_share: Annotated[float, Field(gt=0, le=1)] = 0.05
-    """With ``targets: auto``: share of the linear layers to pick; at least one layer."""
+    """With ``targets: auto``: share of the linear layers to pick. At least one layer is picked."""
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """Probability of dropout on the adapters' inputs. Private training needs the value 0."""
     modules_to_save: tuple[str, ...] = ()
@@ -188,7 +188,7 @@ class Recipe:
     label_smoothing: Annotated[float, Field(ge=0, lt=0.5)] = field(default=0.0, repr=False)
     """Share of preference pairs for which dpo assumes that the two answers are swapped."""
     evaluations: Few = 10
-    """Number of evenly spaced evaluations during training; the last one follows the last step. Each evaluation
+    """Number of evenly spaced evaluations during training. The last evaluation follows the last step. Each evaluation
     measures losses and AUROC."""
     checkpoint_every: Count = 200
     """Number of steps between resumable checkpoints."""
@@ -210,7 +210,7 @@ class Recipe:
     checkpointing: bool = field(default=False, repr=False)  # names of cached models follow from the representation
     """Whether to use gradient checkpointing, which saves memory and takes about a third more time."""
     shard: Annotated[Few, Field(ge=2)] | None = field(default=None, repr=False)
-    """Number of processes among which to shard the model (PyTorch FSDP2); start the processes with torchrun. null: each
+    """Number of processes among which to shard the model (PyTorch FSDP2). Start the processes with torchrun. null: each
     process has a full copy.
     """
     report_to: tuple[TrackerName, ...] = field(default=(), repr=False)  # changes no weight

@@ -38,7 +38,7 @@ class PlantedSplit(Section):
     """The audited users, and the rows that heldin sets aside. Unaudited users are members with all their rows."""
 
     audit_fraction: float | None = Field(None, gt=0, le=1)
-    """Probability that a user is audited; a separate public coin decides for each user. null: ``audit_pool`` decides.
+    """Probability that a user is audited. A separate public coin decides this for each user. null: see ``audit_pool``.
     """
     audit_pool: int | None = Field(None, ge=2)
     """Number of users to audit, chosen at random. If both ``audit_pool`` and ``audit_fraction`` are null, all users are
@@ -53,9 +53,9 @@ class PlantedSplit(Section):
     model learned, the audit compares training rows with the omitted rows. 0: the audit cannot show it.
     """
     attacker_fraction: float = Field(0.1, gt=0, lt=1)
-    """Share of each audited user's rows to keep for the attacker and out of training; at least one row per user."""
+    """Share of each audited user's rows to keep for the attacker and out of training, but at least one row per user."""
     evaluation_fraction: float = Field(0.1, gt=0, lt=1)
-    """Share of each audited user's rows to keep for measuring losses; at least two rows per user."""
+    """Share of each audited user's rows to keep for measuring losses, but at least two rows per user."""
 
     @model_validator(mode="after")
     def _one_of_both(self) -> "PlantedSplit":
@@ -147,7 +147,7 @@ class PlantConfig(MeasureKeys):
     """Names of the columns. heldin replaces user names and ids in the planted training set.
     """
     format: TextFormat = TextFormat()
-    """Encoding and layout of a JSON or CSV file; the planted file has the same encoding and layout."""
+    """Encoding and layout of a JSON or CSV file. The planted file has the same encoding and layout."""
     template: ExpandedPath | None = None
     """File with a chat template in Jinja, which turns messages into text; null: the template of the reference's
     tokenizer.

@@ -43,7 +43,7 @@ SWEEPS = {
 FINDINGS = "findings.json"
 _FINISHED = (0, 3, 4)  # exit codes of a run with a result: a contradicted claim is one
 Set = Annotated[list[str] | None, typer.Option("--set", help="Override, in YAML. Repeatable.")]
-Check = Annotated[bool, typer.Option("--check", help="Run nothing; print every problem, or the planned steps.")]
+Check = Annotated[bool, typer.Option("--check", help="Print every problem, or the planned steps, but run nothing.")]
 
 
 @dataclass(frozen=True)

@@ -169,7 +169,7 @@ def personalization(
         list[float] | None,
         typer.Option(
             help=(
-                "Learning rate of SGD. Repeatable; the rate with the lowest loss on public users is used"
+                "Learning rate of SGD. Repeatable. The rate with the lowest loss on public users is used"
                 " (default: five rates)."
             )
         ),
@@ -268,7 +268,7 @@ def selected_records(
 @app.command("private-median")
 def private_median(
     config: Annotated[Path, typer.Argument(help="Config of a run, whose records per user the command counts.")],
-    to: Annotated[Path, typer.Option("--out", help="File of the release; it must not exist.")],
+    to: Annotated[Path, typer.Option("--out", help="New file for the release.")],
     epsilon: Annotated[float, typer.Option(help="Epsilon that this release costs each user.")] = 0.1,
     at_most: Annotated[int, typer.Option(min=1, help="Largest value that may be released.")] = 256,
     plan: Annotated[

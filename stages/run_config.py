@@ -60,18 +60,17 @@ class SplitConfig(Section):
     certified statement, and voids a user-level epsilon.
     """
     audit_pool: Annotated[Count, Field(ge=2)] | None = None
-    """Number of users and entities to audit; all others are members. null: all are audited.
+    """Number of users and entities to audit. All others are members. null: all are audited.
     A fixed number voids a user-level epsilon."""
     audit_fraction: float | None = Field(None, gt=0, le=1)
-    """Probability that a user is audited; a separate public coin decides for each user. Users who are not audited are
-    members. null: all users are audited. Unlike ``audit_pool``, this key does not void a user-level epsilon.
-    """
+    """Probability that a user is audited. A separate public coin decides this for each user. Users who are not audited
+    are members. null: all users are audited. Unlike ``audit_pool``, this key does not void a user-level epsilon."""
     seed: Seed | None = None
     """Seed for the choice of records to keep out of training; null: the seed of the run."""
     attacker_fraction: float = Field(0.1, gt=0, lt=1)
-    """Share of each user's records to keep for the attacker and out of training; at least one record."""
+    """Share of each user's records to keep for the attacker and out of training, but at least one record."""
     evaluation_fraction: float = Field(0.1, gt=0, lt=1)
-    """Share of each user's records to keep for validation and test; at least one record for each."""
+    """Share of each user's records to keep for validation and test, but at least one record for each."""
 
     @model_validator(mode="after")
     def _entities_are_audited(self) -> "SplitConfig":
@@ -94,7 +93,7 @@ class PublicTexts(Section):
     users: UserFilter = UserFilter(min_records=1)
     """Which users to take from ``source`` or, without ``source``, from the users who are not audited."""
     max_records_per_user: Count | None = None
-    """Maximum number of records per user; heldin takes the first records. null: all."""
+    """Maximum number of records per user. heldin takes the first records. null: all."""
 
 
 class SaliencyConfig(PublicTexts):
@@ -103,7 +102,7 @@ class SaliencyConfig(PublicTexts):
     users: UserFilter = UserFilter(min_records=1, max_users=256)
     """Which users to take from ``source`` or, without ``source``, from the users who are not audited."""
     max_records_per_user: Count | None = 8
-    """Maximum number of records per user; heldin takes the first records. null: all."""
+    """Maximum number of records per user. heldin takes the first records. null: all."""
 
 
 class PretrainConfig(PublicTexts):

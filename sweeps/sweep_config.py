@@ -40,7 +40,7 @@ class DecisionRule(Section):
     prefer: Measure
     """Quantity that decides among variants that meet all requirements."""
     candidates: tuple[str, ...] = Field(min_length=1)
-    """Variants that may be released; at most three. heldin divides the error probability among these variants."""
+    """At most three variants that may be released. heldin divides the error probability among these variants."""
     level: float = Field(0.05, gt=0, lt=0.5)
     """Maximum probability that heldin recommends a variant that does not meet a limit."""
 
@@ -72,9 +72,9 @@ class SweepConfig(Section):
     name: Name
     """Name of the sweep. heldin writes the results to runs/NAME, or to --out."""
     base: str
-    """Config of a run from which all variants start; a path relative to this file."""
+    """Path of the run config from which all variants start, relative to this file."""
     variants: dict[Name, dict[str, Any] | None] = Field(min_length=1)
-    """Variants by name, each with the config keys that differ; sections are merged key by key. heldin compares every
+    """Variants by name, each with the config keys that differ. heldin merges sections key by key. heldin compares every
     variant with the first one.
     """
     axes: dict[str, dict[str, Annotated[list[Any], Field(min_length=1)]]] = Field(default_factory=dict)

@@ -50,7 +50,7 @@ class SyntheticCorpus:
     users: Count = 240
     """Number of made-up users."""
     mean_records: Positive = 30.0
-    """Mean number of records per user; at least ``min_records``."""
+    """Mean number of records per user, at least ``min_records``."""
     min_records: Many = 12
     """Minimum number of records per user."""
     distinctiveness: Annotated[float, Field(ge=0, le=1)] = 0.5

@@ -199,7 +199,7 @@ class Level(ABC):
     caps_users: ClassVar[bool] = False
     """Whether heldin chooses the records of each user only once, before training."""
     cannot_calibrate: ClassVar[str | None] = None
-    """Reason why heldin cannot calibrate the noise to an epsilon; None if it can."""
+    """Reason why heldin cannot calibrate the noise to an epsilon; None if calibration is possible."""
 
     @classmethod
     def covers(cls, mechanism: "Mechanism") -> bool:

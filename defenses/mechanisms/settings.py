@@ -101,7 +101,7 @@ class SampledDefense(NoisedDefense, ABC):
     """The settings that all defenses with sampling, clipping and noise in every step share."""
 
     cohort: Count
-    """Expected number of units per step; at most ``population``. A unit is a user ("uls", "banded") or a record (other
+    """Expected number of units per step, at most ``population``. A unit is a user ("uls", "banded") or a record (other
     kinds). heldin divides the sum of gradients in each step by this number.
     """
     target_epsilon: Positive | None = None

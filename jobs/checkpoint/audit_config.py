@@ -58,13 +58,13 @@ class EndpointConfig(Section):
     price_per_million_generated: NotNegative | None = None
     """Price per million generated tokens; null: ``price_per_million``."""
     max_tokens_sent: int | None = Field(None, ge=0, le=10**12)
-    """Maximum number of tokens to send and generate; heldin refuses an audit that needs more. null: no limit."""
+    """Maximum number of tokens to send and generate. heldin refuses an audit that needs more. null: no limit."""
     max_requests: int | None = Field(None, ge=0, le=10**12)
-    """Maximum number of requests; heldin refuses an audit that needs more. null: no limit."""
+    """Maximum number of requests. heldin refuses an audit that needs more. null: no limit."""
     max_price: NotNegative | None = None
-    """Maximum cost, in the currency of the price; heldin refuses an audit that costs more. null: no limit."""
+    """Maximum cost, in the currency of the price. heldin refuses an audit that costs more. null: no limit."""
     max_minutes: Positive | None = None
-    """Maximum number of minutes; heldin refuses an audit that needs longer at the maximum request rate. null: no limit.
+    """Maximum number of minutes. heldin refuses an audit that needs longer at the maximum request rate. null: no limit.
     """
 
     @model_validator(mode="after")
@@ -155,9 +155,8 @@ class CheckpointConfig(MeasureKeys):
         BeforeValidator(_several, json_schema_input_type=str | tuple[str, ...]),
         Field(min_length=1),
     ]
-    """Models that were not trained on these users, such as the base model. The first model is the primary reference;
-    the report also shows results with the others. endpoint:NAME is a model at the same endpoint.
-    """
+    """Models that were not trained on these users, such as the base model. The first model is the primary reference.
+    The report also shows results with the other models. endpoint:NAME is a model at the same endpoint."""
     held_in: ExpandedPath
     """File with texts by members: users in the model's training data."""
     held_out: ExpandedPath
@@ -177,7 +176,7 @@ class CheckpointConfig(MeasureKeys):
     all.
     """
     max_texts_per_user: Count | None = None
-    """Maximum number of scored texts per user; heldin takes the first texts. null: all."""
+    """Maximum number of scored texts per user. heldin takes the first texts. null: all."""
     context: Annotated[Many, Field(ge=3)] | None = None
     """Maximum number of tokens that a model on this machine reads at once. null: the limit in the model's config.
     The configs of BLOOM and Mamba have no limit."""

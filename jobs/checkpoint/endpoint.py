@@ -40,7 +40,7 @@ class Remote:
         tokenizer: tokenizer of the models at the endpoint, by folder or hub name; None: texts are sent as plain text.
         context: number of tokens per request; None: the context length that the server reports, at most 2,048.
         price: price per million tokens, in any currency, for the cost estimate.
-        max_tokens_sent: largest allowed number of sent tokens; heldin refuses an audit that needs more.
+        max_tokens_sent: largest allowed number of sent tokens. heldin refuses an audit that needs more.
         chat: whether heldin sends chats to the models at the endpoint.
         price_generated: price per million generated tokens; None: ``price``.
         max_requests, max_price, max_minutes: limits of the audit; heldin refuses an audit that exceeds a limit.

@@ -67,7 +67,7 @@ class CheckpointAudit:
         template_options: further inputs of the template.
         reading: rule that turns rows into documents; None until ``with_reading`` sets it.
         max_users: maximum number of users, drawn by the seed from both groups together; None: all.
-        max_texts_per_user: maximum number of scored texts per user; heldin takes the first texts. None: all.
+        max_texts_per_user: maximum number of scored texts per user. heldin takes the first texts. None: all.
         context: maximum number of tokens per pass of models on this machine; None: each model's own limit.
         adapter_base: base of every adapter among the models, in place of the base in the adapter's config.
         choice: rule for the precision. "asked": the precision in ``attack``. "auto" and None: as in the config.

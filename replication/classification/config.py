@@ -45,7 +45,7 @@ class EncoderShape:
     kind: Literal["distilbert", "bert"] = "distilbert"
     """Architecture of the encoder."""
     vocabulary: Annotated[Many, Field(ge=257)] = 4096
-    """Size of the vocabulary without [CLS] and [MASK]; heldin learns the vocabulary from the public texts."""
+    """Size of the vocabulary without [CLS] and [MASK]. heldin learns the vocabulary from the public texts."""
     context: Annotated[Many, Field(ge=4)] = 64
     """Maximum number of tokens that the model reads, including [CLS]."""
     hidden: Many = 128
