@@ -51,7 +51,7 @@ def account(
         str,
         typer.Argument(
             metavar="WORD",
-            help=f"One of {', '.join(KINDS)} or compose, or the path of a plan.json, to compute its epsilon.",
+            help=f"One of {', '.join(KINDS)} or compose, or a plan.json.",
         ),
     ],
     plans: Annotated[

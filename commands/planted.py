@@ -68,7 +68,7 @@ def plant(
     skip_bad_rows: SkipBad = False,
     strict: Strict = False,
     check: Annotated[
-        bool, typer.Option("--check", help="Print problems, cost and power, but draw and write nothing.")
+        bool, typer.Option("--check", help="Only print problems, cost and power.")
     ] = False,
     quiet: Quiet = False,
     device: DeviceOption = None,
@@ -76,10 +76,9 @@ def plant(
 ) -> None:
     """Prepare an audit of a model that someone else trains.
 
-    heldin flips a coin for each audited user, and writes a planted training set to OUT/training/, with the name, format
-    and columns of your set. The planted set has rows of canary users, and no rows of non-members. Give the trainer
-    training/ and manifest.json, but never ledger/. If heldin is killed, run the same command again to resume. After
-    training, run: heldin audit-planted OUT --model MODEL.
+    heldin flips a coin for each audited user, and writes a training set with canary users and without non-members to
+    OUT/training/. Give the trainer training/ and manifest.json, but never ledger/. After training, run: heldin
+    audit-planted OUT --model MODEL. If heldin is killed, run the same command again to resume.
     """
     from heldin.base.progress import reporter_for_this_terminal
     from heldin.planting.plant import plant as do
