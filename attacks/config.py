@@ -107,7 +107,7 @@ class AttackConfig(Section):
     model, but draws new members for each. 0: no shadow models.
     """
     sampling: SamplingConfig = SamplingConfig()
-    """Requests of attackers who cannot see log-probabilities of given texts."""
+    """Settings for attackers who cannot see log-probabilities of given texts."""
 
     @model_validator(mode="before")
     @classmethod
