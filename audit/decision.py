@@ -90,8 +90,8 @@ class DecisionConfig(Section):
     ``tpr_level`` needs more reassignments.
     """
     require: tuple[RequirementConfig, ...] = ()
-    """Your organisation's acceptance limits, in the format of a sweep's requirements. The limits decide the recommendation
-    in the report, but not the answer.
+    """Your organisation's acceptance limits, in the format of a sweep's requirements. The limits decide the
+    recommendation in the report, but not the answer.
     """
 
     @model_validator(mode="after")
