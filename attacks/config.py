@@ -105,7 +105,7 @@ class AttackConfig(Section):
     """Number of shadow models for the ideal attacker. The number must be even. heldin trains each shadow model like the
     audited model, but with newly drawn members. 0: no shadow models."""
     sampling: SamplingConfig = SamplingConfig()
-    """Requests of attackers who cannot see log-probabilities of given texts."""
+    """Settings for attackers who cannot see log-probabilities of given texts."""
 
     @model_validator(mode="before")
     @classmethod

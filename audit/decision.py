@@ -26,7 +26,7 @@ from heldin.words.statement import Statement
 
 
 class AuditConfig(Section):
-    """Settings of intervals, bounds and rates."""
+    """Settings for intervals, bounds and rates."""
 
     resamples: Annotated[Many, Field(ge=100)] = 2000
     """Number of bootstrap resamples of users, from which heldin computes the intervals of estimates."""
@@ -90,7 +90,7 @@ class DecisionConfig(Section):
     ``tpr_level`` needs more reassignments.
     """
     require: tuple[RequirementConfig, ...] = ()
-    """Acceptance limits of your organisation, written like the requirements of a sweep. The limits decide the
+    """Your organisation's acceptance limits, in the format of a sweep's requirements. The limits decide the
     recommendation in the report, but not the answer.
     """
 

@@ -214,7 +214,7 @@ class RunConfig(MeasureKeys):
     attack: AttackConfig = AttackConfig()
     """Attacks to run, with the attacker's texts and access."""
     audit: AuditConfig = AuditConfig()
-    """Settings of intervals, bounds and rates."""
+    """Settings for intervals, bounds and rates."""
     decision: DecisionConfig = DecisionConfig()
     """Thresholds that decide the answer."""
     release: Release | None = None

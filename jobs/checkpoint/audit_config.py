@@ -121,7 +121,7 @@ class CheckpointAttacks(Section):
     stored weights of the audited model, for all models. null: fp32, or auto if fp32 needs too much memory.
     """
     sampling: SamplingConfig = SamplingConfig()
-    """Requests of attackers who cannot see log-probabilities of given texts."""
+    """Settings for attackers who cannot see log-probabilities of given texts."""
 
     @model_validator(mode="before")
     @classmethod
@@ -201,7 +201,7 @@ class CheckpointConfig(MeasureKeys):
     attack: CheckpointAttacks = CheckpointAttacks()
     """The attacks to run."""
     audit: AuditConfig = AuditConfig()
-    """Settings of intervals, bounds and rates."""
+    """Settings for intervals, bounds and rates."""
     decision: DecisionConfig = DecisionConfig()
     """Thresholds that decide the answer."""
     release: Release | None = None

@@ -29,9 +29,9 @@ _ELSEWHERE = ("in_others", "in_public")
 
 
 class ExtractionOptions(ExtractionConfig, MeasureOptions):
-    """Extraction: whether an attacker who samples from the model would get users' training texts. From each text,
-    heldin takes a prefix and a suffix. heldin then computes the probability that the model continues the prefix with
-    the suffix."""
+    """Extraction: tests whether an attacker who samples from the model would obtain users' training texts. From each
+    text, heldin takes a prefix and a suffix. heldin then computes the probability that the model continues the prefix
+    with the suffix."""
 
     of_training_texts: ClassVar[bool] = True
 

@@ -35,8 +35,8 @@ FIRST_PERCENT = 100
 
 
 class MarkOptions(MeasureOptions):
-    """Exposure: whether the model finds the mark of a canary user more probable than marks that were drawn in the same
-    way but never planted. All texts of a canary user contain the user's mark."""
+    """Exposure: tests whether the model assigns the mark of a canary user a higher probability than marks that
+    heldin drew in the same way but never planted. All texts of a canary user contain the user's mark."""
 
     needs_canaries: ClassVar[bool] = True
 
