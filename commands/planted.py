@@ -67,9 +67,7 @@ def plant(
     set_: Set = None,
     skip_bad_rows: SkipBad = False,
     strict: Strict = False,
-    check: Annotated[
-        bool, typer.Option("--check", help="Only print problems, cost and power.")
-    ] = False,
+    check: Annotated[bool, typer.Option("--check", help="Only print problems, cost and power.")] = False,
     quiet: Quiet = False,
     device: DeviceOption = None,
     json: AsJson = False,
