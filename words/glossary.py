@@ -38,12 +38,12 @@ FURTHER = {
     "attack": "a rule that computes a score for each user from the outputs of the model that the attacker sees.",
     "attacker's level": "the outputs of the model that the attacker sees: log-probabilities of given texts,"
     " log-probabilities of the likeliest next tokens (top-k), or only text that the model writes.",
-    "banded noise": "noise of private training that partly cancels in later steps. The users are in several groups,"
+    "banded noise": "noise in private training that partly cancels in later steps. The users are in several groups,"
     " and each step draws from the next group.",
     "base model": "the model before fine-tuning.",
     "baseline": "an attack that never sees the audited model. If a baseline distinguishes members from non-members, the"
     " two groups differ without the model.",
-    "claim": "an epsilon and delta that somebody states. An audit can contradict a claim, but can never confirm a"
+    "claim": "an epsilon and a delta that somebody states. An audit can contradict a claim, but can never confirm a"
     " claim.",
     "clip norm": "the largest norm that one unit's gradient may have in a step of private training.",
     "cohort": "the expected number of users that one step of private training draws.",
@@ -51,38 +51,38 @@ FURTHER = {
     " key of the run.",
     "deciding attack": "the strongest attack that passes the test of all attacks together. If there is a leak, page"
     " one counts people by this attack.",
-    "ELS": "example-level sampling: each step draws records, and a limit on the records of a user gives a guarantee for"
-    " users.",
-    "exposure": "the rank of a canary user's planted text among texts of the same kind that nobody planted, in bits."
-    " A higher exposure means that the model prefers the planted text more strongly.",
+    "ELS": "example-level sampling: each step draws records. A limit on the number of records per user extends the"
+    " guarantee to users.",
+    "exposure": "how highly the model ranks a canary user's planted text among similar texts that nobody planted, in"
+    " bits. A higher exposure means that the model prefers the planted text more strongly.",
     "extraction": "an attack that makes the model write out a training text.",
     "fresh text": "a text by a member or a non-member that was not used for training.",
-    "gain": "the loss of the base model minus the loss of the model, on texts of non-members. For preference pairs,"
+    "gain": "the base model's loss minus the fine-tuned model's loss, on texts of non-members. For preference pairs,"
     " the gain is the increase in the margin.",
     "held in, held out": "the names of members and non-members in options, configurations and files.",
-    "ledger": "the owner-only folder of a run that lists who is a member, with the secret key of the coins.",
+    "ledger": "the owner-only folder of a run that contains the list of members and the secret key of the coins.",
     "margin": "the log-likelihood ratio between model and reference for the chosen answer of a preference pair, minus"
     " this ratio for the rejected answer.",
     "perplexity": "the exponential of the mean loss per token. A model with perplexity N predicts as well as a"
     " uniform guess among N tokens. Compare perplexities only between models with the same tokenizer, on the same"
     " texts.",
-    "plan": "the file plan.json, which states the mechanism of a training and its epsilon. The trainer runs the plan,"
-    " the accountant reads it, and the audit tests it.",
-    "planted set": "training data that heldin makes for a training by somebody else. Coins decided which users and"
-    " canary users are in the data.",
-    "preference pair": "a prompt with an answer that somebody chose and an answer that the same person rejected.",
+    "plan": "the file plan.json, which states the mechanism of a training run and its epsilon. The trainer runs the"
+    " plan, the accountant reads it, and the audit tests it.",
+    "planted set": "training data that heldin makes for a model that somebody else trains. Coin flips decide which"
+    " users and canary users are in the data.",
+    "preference pair": "a prompt with two answers: one that a person chose, and one that the same person rejected.",
     "primary attack": "the attack that the configuration fixes in advance. Bounds and claims use this attack. If"
     " there is no leak, page one counts people by the primary attack.",
-    "record": "the file record.json, with every number of a report. In a corpus, a record is one text with its user.",
+    "record": "the file record.json, with every number in a report. In a corpus, a record is one text with its user.",
     "reference model": "a model that was not trained on the audited users' texts. Attacks compare the audited model"
     " with the reference model, which is often the base model.",
-    "repetition": "all training runs of a sweep that share one draw of coins; sweep files call it a block.",
+    "repetition": "all training runs of a sweep that share one draw of coins. Sweep files call a repetition a block.",
     "score": "a number for each user. A higher score means that the user is more likely a member.",
     "sweep": "a batch of training runs that compares defenses on the same users.",
     "ULS": "user-level sampling: each step draws users, and clips the mean gradient of each drawn user.",
-    "unit of privacy": "a protected unit: a user with all texts, one example, or a user and an entity.",
+    "unit of privacy": "the data that a guarantee protects: all texts of a user, one example, or a user and an entity.",
     "user": "all records with the same name in the user column of a corpus.",
     "user-entity DP": "a guarantee for a user together with an entity, such as a person who is named in texts.",
-    "user inference": "an attack that decides from a model and a few texts of a user whether this user is a member.",
+    "user inference": "an attack that uses a model and a few texts of a user to decide whether this user is a member.",
     "white-box audit": "a test that watches each step of a trainer.",
 }
