@@ -60,6 +60,33 @@ def test_pages_for_contributors_lead_to_files():
         assert [link for link in re.findall(r"\]\(([^)#:]+)\)", text) if not (ROOT / link).is_file()] == []
 
 
+@pytest.mark.parametrize("path", sorted(ROOT.glob("docs/**/*.md")), ids=lambda its: its.stem)
+def test_no_wrapped_line_of_a_paragraph_begins_a_list(path):
+    """A line that begins with "+ 2 n" or "1) R" is a list to Markdown, where a formula was wrapped."""
+    assert not _lists_within_paragraphs(path.read_text(encoding="utf-8"))
+
+
+def test_a_list_within_a_paragraph_is_noticed():
+    assert _lists_within_paragraphs("The norm is at most C (a\n+ 2 n b).") == ["+ 2 n b)."]
+    assert _lists_within_paragraphs("Now exp((a -\n1) R) is the mean.") == ["1) R) is the mean."]
+    assert not _lists_within_paragraphs("Text.\n\n- one\n- two\n  goes on\n\n1. three\n```\na\n- b\n```\n")
+
+
+def _lists_within_paragraphs(page):
+    found, within = [], None
+    for line in re.sub(r"^( *)```.*?```|^\$\$.*?\$\$", "", page, flags=re.DOTALL | re.MULTILINE).splitlines():
+        item = re.match(r" *(?:[-+*]|\d+[.)]) ", line)
+        if item and within == "paragraph":
+            found.append(line)
+        if not line.strip():
+            within = None if within != "list" else "list"
+        elif item or (within == "list" and line.startswith(" ")):
+            within = "list"
+        else:
+            within = "block" if line.lstrip().startswith(("#", "|", "<", ">", ":")) else "paragraph"
+    return found
+
+
 def test_a_wheel_without_a_module_is_noticed(tmp_path):
     files = wanted()
     assert {"heldin/__init__.py", "heldin/py.typed", "heldin/reports/report.typ", "heldin/bounds/one_run.py"} <= set(
