@@ -88,7 +88,7 @@ def composed_epsilon(runs: Iterable[tuple[Event, int]], delta: float, pure: Sequ
     A run is an event and its steps.
 
     The pairs are composed on one grid. So epsilon also holds if earlier results decide everything about later runs
-    except their events and steps (Zhu, Dong, Wang 2022; docs/theory.md#several-trainings-of-one-user). The steps of
+    except their events and steps (Zhu, Dong, Wang 2022; docs/theory.md#several-training-runs-of-one-user). The steps of
     equal events are added up first, so many equal runs take no longer than one run.
 
     Args:
