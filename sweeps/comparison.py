@@ -336,8 +336,8 @@ def choice_is_covered(sweep: Sweep, cells: Sequence[PlacedCell], tuning: Sequenc
     """Return whether the composed epsilon covers the rule's choice for users who are always members.
 
     It does if the rule reads only private cells and audited users' own texts
-    (docs/theory.md#several-training-runs-of-one-user). That is the case if the candidates and all tuning cells are private,
-    and separate coins decide which users are audited.
+    (docs/theory.md#several-training-runs-of-one-user). That is the case if the candidates and all tuning cells are
+    private, and separate coins decide which users are audited.
     """
     rule = sweep.config.decision
     if rule is None:
