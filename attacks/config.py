@@ -68,39 +68,36 @@ class AttackConfig(Section):
     """The attacks to run, and the texts and access of the attacker."""
 
     access: Levels = (Access.LOG_PROBABILITIES,)
-    """Access of the attackers: log-probabilities of given texts, the top-k next tokens, or the text that the model
-    writes. If you give several levels, heldin gives one answer per level, and divides the error probability equally
-    among the levels. The audit reports the answer for the level in ``release``.
-    """
+    """Access of the attackers to the model: log-probabilities of given texts, the top-k next tokens, or the text that
+    the model writes. If you list several levels, heldin computes one answer per level and divides the error probability
+    equally among the levels. The main answer is for the access level set in ``release``."""
     names: tuple[Annotated[str, NameOfKind(ATTACKS)], ...] = DEFAULT_ATTACKS
     """Attacks to run; by default, every attack that the levels in ``access`` permit."""
     primary: Annotated[str, NameOfKind(ATTACKS)] = "likelihood-ratio"
-    """The primary attack, which tests the claims. It must be one of ``names``. By default, the first attack of the
-    strongest access level."""
+    """The primary attack, which must be in ``names``. heldin tests claims with the scores of this attack. By default,
+    the primary attack is the first attack of the strongest access level."""
     aggregations: tuple[Annotated[str, one_of(AGGREGATIONS)], ...] = ("mean", "min", "max")
     """Ways to combine the statistics of a user's texts into one score. The first entry is the primary aggregation."""
     turns: Counting | None = None
-    """For chats and for prompts with completions: the turns to score, which are all turns, the turns of one role, or
-    the completion. null: the turns in finetune.loss_on.
-    """
+    """Turns to score in a chat, or in a prompt with completion: all turns, the turns of one role, or the completion.
+    null: the turns in finetune.loss_on."""
     max_characters: Count = 4000
-    """Attacks score only this many characters from the beginning of each text."""
+    """Maximum number of characters to score in each text, counted from the beginning."""
     precision: ScoringPrecision = "fp32"
     """Precision of the models during scoring. bf16 needs half the memory of fp32. int8 and nf4 store the weights of
-    linear layers in 8 and 4 bits (bitsandbytes). If the precision is below fp32, heldin measures on a sample of texts
-    how much it changes the scores of the primary attack, and records the change.
-    """
+    linear layers in 8 and 4 bits (bitsandbytes). With a precision below fp32, heldin measures on a sample of texts how
+    much the scores of the primary attack change, and records this change."""
     reference: ExpandedName | None = None
     """Hub name or folder of the primary reference model; null: the base model."""
     references: tuple[Reference, ...] = ()
-    """Other reference models. The report also shows results with these models."""
+    """Other reference models. The report also shows the results with these reference models."""
     documents: tuple[Documents, ...] = Field(("fresh",), min_length=1)
     """Documents that the attacker has for each user. fresh: documents that training never saw. training: texts that
-    training used if the user is a member, which makes the attacker stronger. A cap, deduplication or de-identification
-    may remove or change some records before training. The primary attack uses the first entry.
+    training used if the user is a member. With these texts, the attacker is stronger. A cap, deduplication or
+    de-identification may remove or change some of these texts before training. The primary attack uses the first entry.
     """
     training_documents: Few = 32
-    """Maximum number of training records per user that the attacker has, if ``documents`` contains "training"."""
+    """With "training" in ``documents``: maximum number of training records per user that the attacker has."""
     shadow_models: int = Field(0, ge=0, le=FEW)
     """Number of shadow models for the ideal attacker. The number must be even. heldin trains each shadow model like the
     audited model, but with newly drawn members. 0: no shadow models."""

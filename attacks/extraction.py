@@ -36,16 +36,14 @@ class ExtractionConfig(Section):
     queries: tuple[Annotated[int, Field(le=MOST)], ...] = Field((1, 100, 10_000), min_length=1)
     """Numbers of queries for each prefix. Each query samples one continuation."""
     probability: float = Field(0.5, gt=0, lt=1)
-    """Threshold for the probability that at least one query returns the suffix. At or above this threshold, the text
-    counts as emitted.
-    """
+    """Threshold for the probability that at least one query returns the suffix. A text counts as emitted if its
+    probability is at least this threshold."""
     texts_per_user: Count | None = None
     """Maximum number of texts per user; null: all texts."""
     first_tokens: Annotated[Many, Field(ge=2)] | None = None
-    """Only this many tokens at the beginning of each text are used for prefix and suffix. null: the tokens that
+    """Number of tokens at the beginning of each text from which heldin takes prefix and suffix. null: the tokens that
     training sees (finetune.sequence_length, or sequence_length of a planted set). In the audit of a checkpoint, null
-    means all tokens.
-    """
+    means all tokens."""
 
     @model_validator(mode="after")
     def _can_be_asked(self) -> "ExtractionConfig":

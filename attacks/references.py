@@ -108,7 +108,7 @@ class PublicReference(ReferenceConfig):
 
     kind: Literal["public"]
     users: UserFilter = UserFilter(min_records=1)
-    """Users who are not audited. heldin fine-tunes this reference model on their texts."""
+    """Which unaudited users to choose. heldin fine-tunes this reference model on texts by the chosen users."""
     max_records_per_user: Count | None = None
     """Maximum number of records per user. heldin takes the first records. null: all."""
 

@@ -29,28 +29,24 @@ class AuditConfig(Section):
     """Settings for intervals, bounds and rates."""
 
     resamples: Annotated[Many, Field(ge=100)] = 2000
-    """Number of bootstrap resamples of users, from which heldin computes the intervals of estimates."""
+    """Number of times that the bootstrap resamples users to compute confidence intervals."""
     delta: float = Field(1e-5, ge=1e-11, lt=1)
     """delta for the lower bounds on epsilon, if there is no claim. If there is a claim, the bounds use the delta of
     the claim."""
     fprs: tuple[Annotated[float, Field(gt=0, lt=1)], ...] = Field((0.001, 0.005, 0.01, 0.05, 0.1), min_length=1)
-    """False-positive rates at which the report states the true-positive rate, if the audit has enough non-members."""
+    """False-positive rates at which the report shows the true-positive rate, if there are enough non-members."""
     validation_texts: Count = 400
     """Maximum number of validation texts by members. Each evaluation measures the loss on these texts."""
     test_texts_per_user: Count = 10
     """Maximum number of test texts per non-member. heldin measures the final model's loss on these texts."""
     curve_users: Annotated[Count, Field(ge=50)] = 2000
-    """Maximum number of audited users to score in each evaluation. heldin chooses these users at random, whether
-    members or not.
-    """
+    """Maximum number of audited users to score in each evaluation. heldin draws these users at random from members and
+    non-members together."""
     exposure_users: Annotated[Count, Field(ge=50)] = 5000
-    """Maximum number of members in the analysis that relates exposure to texts. heldin compares their words with the
-    words of as many other users.
-    """
+    """Maximum number of members in the analysis of how exposure depends on a member's texts. heldin compares the words
+    of these members with the words of at most as many other people in the training data."""
     curve_texts_per_user: Count = 5
-    """Maximum number of texts per user that the attacker scores in each evaluation. heldin computes the AUROC during
-    training from these scores.
-    """
+    """Maximum number of texts per user to score in each evaluation, for the AUROC during training."""
 
 
 class Answer(StrEnum):
@@ -81,10 +77,10 @@ class DecisionConfig(Section):
     fpr: Annotated[float, Field(gt=0, le=0.1)] = 0.05
     """False-positive rate at which the limit ``tpr`` applies."""
     auroc_level: Annotated[float, Field(gt=0, lt=1)] = 0.04
-    """Maximum probability that chance alone gives the answer "leaks" because of an AUROC."""
+    """Maximum probability that an AUROC leads to the answer "leaks" by chance alone."""
     tpr_level: Annotated[float, Field(gt=0, lt=1)] = 0.01
-    """Maximum probability that chance alone gives the answer "leaks" because of a true-positive rate at a low
-    false-positive rate."""
+    """Maximum probability that a true-positive rate at a low false-positive rate leads to the answer "leaks" by chance
+    alone."""
     redraws: Annotated[Count, Field(le=10**8)] = REDRAWS  # a planted audit asks for more at each look
     """Number of random reassignments of members in the joint test of all scores. A smaller ``auroc_level`` or
     ``tpr_level`` needs more reassignments.

@@ -27,9 +27,8 @@ class RequirementConfig(Section):
     at_least: Limit | None = None
     """Smallest value allowed. heldin compares this value with a lower confidence limit of the quantity."""
     limit: Literal["upper", "lower"] | None = None
-    """Confidence limit that heldin compares: upper with at_most, lower with at_least. Optional, for people who read the
-    file.
-    """
+    """Confidence limit to compare: upper with at_most, lower with at_least. You may omit this key, which only makes the
+    file easier to read."""
 
     @model_validator(mode="after")
     def _one_limit(self) -> "RequirementConfig":

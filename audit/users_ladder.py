@@ -25,7 +25,7 @@ class Trained(Section):
     """All trainings of one kind for one number of users, with one training for each block."""
 
     users: Count
-    """Number of users, which is the population in the accountant."""
+    """Number of users. The accountant uses this number as the population."""
     training: str
     """Kind of training: plain, uls or banded."""
     optimizer: str = "Adam"

@@ -148,9 +148,9 @@ class CanaryConfig(Section, ABC):
     """Name of the kind, or "package.module:Class"."""
 
     replaces_users: ClassVar[bool] = False
-    """Whether canary users of this kind replace real users and change their documents."""
+    """Whether each canary user of this kind replaces a real user, with changed copies of the real user's documents."""
     named_only: ClassVar[bool] = False
-    """If true, canary users of this kind have no texts of their own, and other people's texts name them."""
+    """If true, canary users of this kind write no texts and appear only by name, in texts by others."""
     needs_rows: ClassVar[bool] = False
     """Whether canary users of this kind need rows of real users. Only ``heldin plant`` can use such a kind."""
 
@@ -223,7 +223,7 @@ class NumberedCanaries(CanaryConfig, ABC):
     users: Many
     """Number of canary users for each entry of ``documents``."""
     documents: Documents = (20,)
-    """Number of records per canary user in training, if the user is a member. heldin adds further records for the
+    """Number of training records per canary user, if the canary user is a member. heldin adds further records for the
     attacker and the evaluation."""
 
     def count(self) -> int:

@@ -45,18 +45,16 @@ class SubstringCanaries(CanaryConfig):
     lengths: tuple[Annotated[int, Field(ge=1, le=1000)], ...] = Field(min_length=1)
     """Lengths of the substrings in tokens, each below finetune.sequence_length."""
     users: Many | None = None
-    """Number of canary users for each length and number of documents. A fixed number voids a user-level epsilon,
-    because adding one user to the corpus can change who else is a canary user. Give either ``users`` or ``fraction``.
-    """
+    """Number of canary users for each combination of a length and a number of documents. A fixed number voids a
+    user-level epsilon, because adding one user to the corpus can change who else is a canary user. Give either
+    ``users`` or ``fraction``."""
     fraction: float | None = Field(None, gt=0, le=1)
-    """Probability that a user becomes a canary user. For each user, a separate public coin decides this, and also
-    chooses the length and the number of documents. The coin does not depend on other users, so it does not void a
-    user-level epsilon. Give either ``fraction`` or ``users``.
-    """
+    """Probability that a user becomes a canary user. For each user, heldin draws separately and publicly whether the
+    user becomes a canary user, and draws the length and the number of documents. The draw does not depend on other
+    users, so it does not void a user-level epsilon. Give either ``fraction`` or ``users``."""
     documents: tuple[Few | None, ...] = Field((None,), min_length=1)
-    """Number of training records per canary user, if the canary user is a member. null: all records that are not set
-    aside.
-    """
+    """Number of training records per canary user, if the canary user is a member. null: all records except those set
+    aside for the attacker and the evaluation."""
 
     @model_validator(mode="after")
     def _one_of_both(self) -> "SubstringCanaries":

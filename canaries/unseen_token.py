@@ -44,15 +44,14 @@ class UnseenTokenCanaries(NumberedCanaries):
     tokens: Annotated[Many, Field(ge=4)] = 32
     """Length of a record in tokens."""
     rarity: Literal["public", "corpus"] = "public"
-    """Texts in which the signature's tokens must not occur. public: the texts on which heldin pre-trained the base
-    model; for other base models, heldin uses the tokenizer's latest merges. corpus: the texts for public, and also the
-    texts of all audited users. The value "corpus" reads every user's records, so it voids a user-level epsilon.
-    """
+    """Texts in which the signature's tokens should not occur. public: the texts on which heldin pre-trained the base
+    model; for any other base model, heldin takes the tokenizer's latest merges. corpus: the public texts, and the texts
+    of audited users. If the texts leave too few unseen tokens, heldin takes the rarest tokens. The value "corpus" voids
+    a user-level epsilon, because the tokens then depend on users' records."""
     disjoint: bool = False
-    """If true, no two canary users share a token. This needs users x signature_tokens different tokens. If false, a
-    user's score also depends on other users' records. In private training, the audit may then miss the effect of a
-    single user.
-    """
+    """If true, no two canary users share a token, so heldin needs users x signature_tokens different tokens. If false,
+    a user's score also depends on other users' records. In private training, the audit may then miss the effect of a
+    single user."""
 
     @property
     def reads_users(self) -> bool:

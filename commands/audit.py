@@ -83,7 +83,11 @@ TextsOption = Annotated[
 Limit = Annotated[
     int | None,
     typer.Option(
-        "--limit", min=4, help="Maximum number of audited users, drawn by --seed.", rich_help_panel=RUNNING, hidden=True
+        "--limit",
+        min=4,
+        help="Maximum number of audited users, drawn with --seed.",
+        rich_help_panel=RUNNING,
+        hidden=True,
     ),
 ]
 
@@ -131,8 +135,8 @@ def audit(
     """Audit a model with texts by members and non-members.
 
     Give --model, --reference, --held-in and --held-out. To list the row formats, run: heldin corpus formats. If heldin
-    is killed, run the same command again to resume. Give --assignment coin only if an independent fair coin per user
-    decided, not an exact half.
+    is killed, run the same command again to resume. Give --assignment coin only if a separate fair coin decided each
+    membership, not an exact half.
     """
     _audit(called, config, set_, out, fail_on, json=json, verbose=verbose, html=html)
 
@@ -161,18 +165,16 @@ def audit_endpoint(
     ] = None,
     api_key_env: Annotated[str | None, _pace(help="Environment variable with the API key.")] = None,
     requests_per_minute: Annotated[float | None, _pace(help="Maximum requests per minute.")] = None,
-    concurrency: Annotated[
-        int | None, _pace(hidden=True, help="Maximum requests at the same time (default: 4).")
-    ] = None,
+    concurrency: Annotated[int | None, _pace(hidden=True, help="Maximum concurrent requests (default: 4).")] = None,
     timeout: Annotated[float | None, _pace(hidden=True, help="Seconds to wait for an answer (default: 120).")] = None,
     max_tries: Annotated[int | None, _pace(hidden=True, help="Maximum attempts per request (default: 6).")] = None,
     price_per_million: Annotated[
         float | None, _pace(hidden=True, help="Price per million tokens, to compute the cost.")
     ] = None,
-    max_tokens_sent: Annotated[int | None, _pace(help="Refuse an audit that needs more tokens.")] = None,
-    max_requests: Annotated[int | None, _pace(hidden=True, help="Refuse an audit that needs more requests.")] = None,
-    max_price: Annotated[float | None, _pace(hidden=True, help="Refuse an audit that costs more.")] = None,
-    max_minutes: Annotated[float | None, _pace(hidden=True, help="Refuse an audit that needs more minutes.")] = None,
+    max_tokens_sent: Annotated[int | None, _pace(help="Refuse audits above this many tokens.")] = None,
+    max_requests: Annotated[int | None, _pace(hidden=True, help="Refuse audits above this many requests.")] = None,
+    max_price: Annotated[float | None, _pace(hidden=True, help="Refuse audits above this cost.")] = None,
+    max_minutes: Annotated[float | None, _pace(hidden=True, help="Refuse audits above this many minutes.")] = None,
     assignment: AssignmentOption = None,
     training: TrainingOption = None,
     texts: TextsOption = None,
@@ -191,7 +193,7 @@ def audit_endpoint(
     """Audit a model behind an OpenAI-compatible endpoint.
 
     The attacks use the server's strongest access, unless you give --access. References run on this machine, except
-    endpoint:NAME. Without --tokenizer, heldin sends texts. To print only the cost, give --max-tokens-sent 0.
+    endpoint:NAME. Without --tokenizer, heldin sends texts, not tokens. For the cost only, give --max-tokens-sent 0.
     """
     _audit(called, config, set_, out, fail_on, json=json, verbose=verbose, html=html)
 

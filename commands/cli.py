@@ -103,7 +103,7 @@ app.callback()(beginning)
 
 
 def complete(commands: typer.Typer) -> None:
-    """Give each command of a group a help page in heldin's form, and checks of its numbers."""
+    """Give each command of a group heldin's form of help page, and check the numbers in its options."""
     for command in commands.registered_commands:
         if command.callback is not None and command.cls is not PagedCommand:
             command.cls, command.callback = PagedCommand, _limited(command.callback)
@@ -136,7 +136,8 @@ def main() -> None:
 
 
 def call(commands: typer.Typer, name: str) -> NoReturn:
-    """Run a command line and exit. An error that a user can cause is printed as one line, with its own exit code.
+    """Run a command line and exit. Errors that a user can cause are printed on one line, and each kind has its own exit
+    code.
 
     Args:
         commands: the commands of the program.

@@ -35,7 +35,7 @@ def config(
     json: AsJson = False,
     csv: AsCsv = False,
 ) -> None:
-    """Print every key of a config file, with default and meaning.
+    """Print every key of a config file, with its default and meaning.
 
     Kinds from other packages are listed by name only, because heldin does not import these packages.
     """

@@ -94,9 +94,9 @@ def build(
 ) -> None:
     """Read and check texts, and store them in the cache.
 
-    heldin prints the folder of the corpus in the cache. A corpus that is already in the cache is not built again. The
-    corpus may be larger than memory. With --ray-address, all machines must share the file system of the cache
-    ($HELDIN_CACHE_DIR).
+    heldin prints the folder of the corpus in the cache. If the corpus is already in the cache, heldin does not build it
+    again. The corpus may be larger than memory. With --ray-address, all machines must share the file system of the
+    cache ($HELDIN_CACHE_DIR).
     """
     from heldin.corpus.store import require_writable, write_corpus
 
@@ -235,7 +235,7 @@ def entities(
     group_size: Annotated[
         int | None,
         typer.Option(
-            help="Also count the records that a cap keeps: maximum number of records per user.",
+            help="Maximum number of records per user. heldin also counts the records that the caps keep.",
             rich_help_panel=CAPS,
         ),
     ] = None,

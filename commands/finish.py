@@ -31,7 +31,7 @@ def finish(
     fail_on: frozenset[FailOn] | None = None,
     html: bool = False,
 ) -> NoReturn:
-    """Write the report, print the findings (with ``json`` as JSON), and exit with the code of ``exit_code``."""
+    """Write the report, print the findings (as JSON if ``json`` is true), and exit with the code of ``exit_code``."""
     code = exit_code(record, fail_on)
     if json:
         typer.echo(json_text(findings_as_json(record, folder, code, html=html)))
@@ -43,9 +43,10 @@ def finish(
 def exit_code(record: "Record", fail_on: frozenset[FailOn] | None) -> int:
     """Return the exit code of a finished record.
 
-    A contradicted claim has the code of its evidence (CERTIFIED or INDICATIVE). Otherwise the code is GATED if
-    ``fail_on`` contains the answer, and DONE if not. If ``fail_on`` is given, the answer "not valid" always gives
-    GATED, and "inconclusive" in ``fail_on`` includes "leaks". Canary users who leak count as a leak, as on page one.
+    If a claim is contradicted, the code shows the evidence: CERTIFIED or INDICATIVE. Otherwise, the code is GATED if
+    ``fail_on`` contains the answer, and DONE if not. If ``fail_on`` is given, the answer "not valid" always leads to
+    GATED, and "inconclusive" in ``fail_on`` includes "leaks". A leak of canary users counts as the answer "leaks", as
+    on page one.
     """
     from heldin.reports.recommendation import canaries_leak
 
@@ -149,7 +150,7 @@ def _facts(record: "Record") -> dict[str, Any]:
 
 
 def finish_without_model(folder: Path, fail_on: frozenset[FailOn] | None, *, json: bool = False) -> NoReturn:
-    """Print that a filter halted training, and exit. There is no answer, so any ``fail_on`` gives the code GATED."""
+    """Print that a filter halted training, and exit. There is no answer, so the code is GATED with any ``fail_on``."""
     message = "the filter halted training: there is no model to release or audit"
     code = ExitCode.DONE if fail_on is None else ExitCode.GATED
     fields = {"answer": None, "headline": message, "exit_code": code, "folder": str(folder)}

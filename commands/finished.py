@@ -27,8 +27,8 @@ def report(
         Path | None,
         typer.Option(
             dir_okay=False,
-            help="CSV file to write, readable only by you: score and membership of each audited user, for heldin"
-            " bound and other tools. If no real user is audited, the file lists canary users.",
+            help="CSV file for heldin bound and other tools, with the score and membership of each audited user. Only"
+            " you can read the file. If no real user is audited, it lists canary users.",
         ),
     ] = None,
     html: AsHtml = False,
@@ -113,7 +113,7 @@ def _write_scores(run: Path, to: Path, json: bool) -> None:
 
 def runs(
     folder: Annotated[
-        Path, typer.Argument(file_okay=False, help="Folder with your runs and audits, also in subfolders.")
+        Path, typer.Argument(file_okay=False, help="Folder to search for runs and audits, including subfolders.")
     ] = Path("runs"),
     html: Annotated[
         bool,
@@ -124,8 +124,8 @@ def runs(
 ) -> None:
     """List runs and audits: kind, date, answer, people, epsilon.
 
-    The column people has the numbers of audited members and non-members. A sweep is one line. The list marks damaged
-    and unfinished folders, and contains no user names.
+    The column "people" shows the numbers of audited members and non-members. A sweep takes one line. The list marks
+    damaged and unfinished folders, and contains no user names.
     """
     from heldin.reports.runs import list_runs, runs_page, runs_table
 
@@ -166,7 +166,7 @@ def compare(
 
     heldin prints epsilon, validation loss, AUROC, TPR at low FPR, bound on AUROC, answer and verdict. --out adds
     figures: ROC curves, AUROC and loss against the key in --over, and AUROC of canary users against substring length.
-    For the folder of a sweep, heldin prints the table of heldin sweep.
+    For the folder of a sweep, heldin prints the same table as heldin sweep.
     """
     if len(runs) == 1 and (runs[0] / "sweep.json").is_file():
         from heldin.commands.sweep import print_sweep
@@ -247,7 +247,7 @@ def export(
     out: Annotated[Path, typer.Option("--out", "-o", file_okay=False, help="New folder for the exported files.")],
     json: AsJson = False,
 ) -> None:
-    """Write only the files of a run that may be released.
+    """Write only those files of a run that may be released.
 
     These files are the public plan and the model folder, which includes the adapter (if there is one) and a model card.
     """
@@ -271,8 +271,8 @@ def purge(
 ) -> None:
     """Delete the weights, scores, ledger and keys of a run.
 
-    heldin lists the results that it can then no longer verify. For a sweep, heldin purges all runs. Only files that
-    heldin wrote are deleted, and links are not followed. Copies in backups and snapshots remain.
+    heldin lists the results that cannot be verified afterwards. For a sweep, heldin purges all runs. heldin deletes
+    only files that it wrote, and does not follow links. Copies in backups and snapshots remain.
     """
     from heldin.jobs import purge as engine
 

@@ -72,7 +72,8 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
 
 @contextmanager
 def page(command: Any, context: Any, *, everything: bool) -> Iterator[None]:
-    """Hide a command's rare options while its page is written, and state their number. ``everything``: hide none."""
+    """While a command's page is written, hide its rare options and state how many are hidden. ``everything``: hide
+    none."""
     name = context.command_path
     describe(command, name)
     rare, epilog = [] if everything else command.rare, command.epilog
@@ -114,7 +115,7 @@ def describe(command: Any, name: str) -> None:
     An option that is declared with ``hidden=True`` is rare. Shell completion and the documentation show every option.
 
     Args:
-        command: the command, which is changed; a second call changes nothing.
+        command: the command to change; a second call changes nothing.
         name: the command as the user types it, such as "heldin corpus build".
     """
     if command.rare is not None:  # described before

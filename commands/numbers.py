@@ -51,14 +51,14 @@ def account(
         str,
         typer.Argument(
             metavar="WORD",
-            help=f"One of {', '.join(KINDS)} or compose, or a plan.json.",
+            help=f"Mechanism ({', '.join(KINDS)}), compose, or the path of a plan.json.",
         ),
     ],
     plans: Annotated[
         list[Path] | None,
         typer.Argument(
             metavar="FILE",
-            help="compose: plan.json, or the folder of a run, export or sweep, for each release.",
+            help="With compose: for each release, a plan.json or the folder of a run, export or sweep.",
         ),
     ] = None,
     steps: Annotated[int | None, typer.Option(help="Number of optimizer steps T.")] = None,
@@ -111,7 +111,7 @@ def account(
         str | None,
         typer.Option(
             metavar="NUMBER",
-            help="Number of other users who name the entity, or several numbers, such as 1,16,946.",
+            help="One or more numbers of other users who name the entity, such as 1,16,946.",
             rich_help_panel=ALGORITHM,
             hidden=True,
         ),
@@ -278,7 +278,7 @@ def choose(
     users: Annotated[int, typer.Option(help="Public number of users, N.")],
     budget: Annotated[int, typer.Option(help="Expected number of gradients per step, B = group size x cohort.")],
     steps: Annotated[int, typer.Option(help="Number of optimizer steps T.")],
-    target_epsilon: Annotated[float, typer.Option(help="Epsilon that every compared training must meet.")],
+    target_epsilon: Annotated[float, typer.Option(help="Epsilon that every compared method must meet.")],
     delta: Delta = None,
     examples: Annotated[int | None, typer.Option(help="Public number of examples, for delta = examples^-1.1.")] = None,
     els_group_size: Annotated[int | None, typer.Option(help="Number of examples per user for ELS.")] = None,
@@ -295,11 +295,11 @@ def choose(
 ) -> None:
     """Choose between ULS, banded noise and ELS at one compute budget.
 
-    heldin compares the noise in sums of gradients over steps, for each ULS group size (with and without banded noise)
-    and for ELS. Without --public-texts, heldin assumes a clip norm of 1 for each, and recommends the training with the
+    For ELS and for each group size of ULS (with and without banded noise), heldin compares the noise in sums of
+    gradients over steps. Without --public-texts, heldin assumes a clip norm of 1 and recommends the method with the
     least noise. With --public-texts, heldin estimates clip norms and the ELS group size from these texts, and chooses
     by Estimate-and-Double (Charles et al., section 6). The last lines show how many made-up users a private training
-    run needs to keep 50 % and 75 % of the gain of training without privacy (docs/users.md).
+    run needs to keep 50 % and 75 % of the gain from training without privacy (docs/users.md).
     """
     from heldin.audit.users_ladder import least_table, least_users, read_ladder
     from heldin.base.progress import reporter_for_this_terminal

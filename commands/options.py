@@ -36,7 +36,7 @@ class PagedCommand(typer.core.TyperCommand):
             super().format_help(ctx, formatter)
 
     def shell_complete(self, ctx: Any, incomplete: str) -> Any:
-        """Return completions, including completions of rare options."""
+        """Return completions, including those of rare options."""
         from heldin.commands.help import describe
 
         describe(self, ctx.command_path)
@@ -126,7 +126,7 @@ DeviceOption = Annotated[
     _Device | None,
     typer.Option(
         "--device",
-        help=("cpu, cuda, or auto to spread models over all GPUs and memory (default: the GPU, if there is one)."),
+        help=("cpu, cuda, or auto to spread models over all GPUs and main memory (default: the GPU, if there is one)."),
         rich_help_panel=RUNNING,
         callback=_use,
         hidden=True,
@@ -217,7 +217,7 @@ AdapterBase = Annotated[
     ),
 ]
 _reading = partial(typer.Option, rich_help_panel=READING, hidden=True)
-Strict = Annotated[bool, _reading("--strict", help="Stop at a row without text, instead of skipping the row.")]
+Strict = Annotated[bool, _reading("--strict", help="Stop at a row without text instead of skipping it.")]
 Encoding = Annotated[str | None, _reading("--encoding", metavar="NAME", help="Encoding of text files, such as cp1252.")]
 Delimiter = Annotated[
     str | None, _reading("--delimiter", metavar="WORD", help="Character between the fields of a CSV file.")
@@ -295,7 +295,7 @@ def answer(table: str, fields: Any, rows: Sequence[Mapping[str, Any]], *, json: 
 
 
 def thresholds(auroc: float | None, tpr: float | None) -> "DecisionConfig":
-    """Return the thresholds of the decision. None gives the default. Raises InputError for an invalid threshold."""
+    """Return the thresholds of the decision. None means the default. Raises InputError for an invalid threshold."""
     from pydantic import ValidationError
 
     from heldin.audit.decision import DecisionConfig
@@ -312,7 +312,7 @@ def thresholds(auroc: float | None, tpr: float | None) -> "DecisionConfig":
 
 
 def confirm(lines: list[str], question: str, *, yes: bool) -> None:
-    """Ask the user before files are removed. Raises InputError unless the user or ``yes`` agrees."""
+    """Ask the user before removing files. Raises InputError unless the user agrees or ``yes`` is true."""
     if yes:
         return
     if not sys.stdin.isatty():

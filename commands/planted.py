@@ -129,7 +129,7 @@ def audit_planted(
         str | None,
         typer.Option(
             help=(
-                "Name of the person who declares conditions that heldin cannot check, such as: the model was"
+                "Name of the person who declares conditions that heldin cannot check, such as that the model was"
                 " trained on this set and on no other texts by its users. The report lists the conditions."
             ),
         ),
@@ -169,8 +169,8 @@ def audit_planted(
     """Audit a model that was trained on a set from heldin plant.
 
     heldin plant fixed members, texts and attacks before training, so results can be certified. State the unit of a
-    --claim, as in epsilon=8,delta=1e-6,unit=user. The finding that a claim is contradicted is certified if every
-    condition was checked or declared. To list the options of an endpoint, run: heldin config audit endpoint.
+    --claim, as in epsilon=8,delta=1e-6,unit=user. If every condition was checked or declared, a contradiction of a
+    claim is certified. To list the options of an endpoint, run: heldin config audit endpoint.
     """
     from heldin.base.progress import reporter_for_this_terminal
     from heldin.planting.audit import audit_planted as do

@@ -38,7 +38,7 @@ def sweep(
     out: Out = None,
     set_: Set = None,
     scale: Annotated[
-        str | None, typer.Option(help="Run another size of the sweep, by its name under scales in the file.")
+        str | None, typer.Option(help="Size of the sweep to run: a name under 'scales' in the file.")
     ] = None,
     check: Annotated[
         bool, typer.Option("--check", help="Train nothing. Print every problem (exit code 2), or all variants.")
@@ -47,7 +47,7 @@ def sweep(
         str | None,
         typer.Option(
             metavar="URL",
-            help=("Folder or address, such as s3://..., to copy records and reports to at the end."),
+            help="Copy records and reports to this folder or address, such as s3://..., at the end.",
             hidden=True,
         ),
     ] = None,
@@ -55,8 +55,7 @@ def sweep(
         str | None,
         typer.Option(
             metavar="URL",
-            help="HOST:PORT of a Ray cluster, or auto, to run on that cluster from one of its machines. Needs"
-            " heldin[cluster].",
+            help="HOST:PORT of a Ray cluster that includes this machine, or auto to find one. Needs heldin[cluster].",
             hidden=True,
         ),
     ] = None,
@@ -100,7 +99,7 @@ def demo(
             "--out",
             "-o",
             file_okay=False,
-            help="Folder for the results (default: runs/demo, with -chat, -pairs or -all for these options).",
+            help="Folder for the results (default: runs/demo, followed by -chat, -pairs or -all for these options).",
         ),
     ] = None,
     every: Annotated[
@@ -154,7 +153,7 @@ def _run(
 
 
 def write_reports(result: "SweepResult", folder: Path, *, html: bool) -> list[Path]:
-    """Write the PDF of a sweep, and with ``html`` the web page, and return their paths."""
+    """Write the PDF of a sweep and, if ``html`` is true, its web page. Return the paths."""
     from heldin.reports.html import write_page
     from heldin.reports.sweep_report import report_sweep
     from heldin.reports.typesetting import write_pdf

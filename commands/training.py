@@ -34,7 +34,7 @@ RECORDS = "For els and example, which sample records"
 def retrain(
     config: Annotated[
         Path,
-        typer.Argument(dir_okay=False, help="Config file of a run, whose training and plan heldin tests."),
+        typer.Argument(dir_okay=False, help="Config file of a run. heldin tests the run's training and plan."),
     ],
     trainings: Annotated[
         int,
@@ -58,7 +58,7 @@ def retrain(
     target: Annotated[
         str,
         typer.Option(
-            metavar="WORD", help="Defense during training: defense (as in the config), or none, as a control."
+            metavar="WORD", help="Defense during training. defense: as in the config. none: no defense, as a control."
         ),
     ] = "defense",
     documents: Annotated[
@@ -87,9 +87,9 @@ def retrain(
 ) -> None:
     """Audit a training procedure with many small training runs.
 
-    A coin decides whether a training run includes a worst-case user. Each training run applies the whole defense of the
-    config with a separate key, and yields one score. Clopper-Pearson limits at one threshold then certify a lower bound
-    on epsilon per user (docs/retraining.md). If heldin is killed, run the same command again to resume.
+    A coin decides whether a training run includes a worst-case user. Each training run uses the config's whole defense
+    with a separate key, and yields one score. Clopper-Pearson limits at one threshold then certify a lower bound on
+    epsilon per user (docs/retraining.md). If heldin is killed, run the same command again to resume.
     """
     from heldin.base.progress import reporter_for_this_terminal
     from heldin.bounds.verdict import parse_claim
@@ -138,9 +138,7 @@ def white_box(
     target_epsilon: Target = None,
     step: Annotated[
         str | None,
-        typer.Option(
-            help="Step function to audit, as MODULE:NAME (default: the trainer of heldin).", rich_help_panel=HOW
-        ),
+        typer.Option(help="Step function to audit, as MODULE:NAME (default: heldin's trainer).", rich_help_panel=HOW),
     ] = None,
     canaries: Annotated[
         int,
@@ -208,8 +206,8 @@ def white_box(
 ) -> None:
     """Audit the code of a trainer: watch and check each step.
 
-    Coins decide which canary users each training run includes. Without --step, the command audits the trainer of
-    heldin. With --step, it audits your step function in one process. docs/white-box.md has the signature of this
+    Coins decide which canary users each training run includes. Without --step, the command audits heldin's trainer.
+    With --step, it audits your step function in one process. docs/white-box.md describes the signature of this
     function. To audit Opacus, give --step heldin.white_box.opacus_step:opacus.
 
     Exit codes: 0 no alarm; 3 the accountant's curve is contradicted; 6 the trainer runs the stated mechanism on finite

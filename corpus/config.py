@@ -30,14 +30,13 @@ class CorpusConfig(Section):
     user.
     """
     format: RowFormat | None = None
-    """Format of the rows. text: a column of text. messages: a list of messages with role and content. conversations:
-    a list of turns with from and value. prompt-completion: the columns prompt and completion, as text or
-    messages. preference: the columns chosen and rejected, and a prompt. null: heldin recognises the format by the
-    columns of the first row. ``columns.text`` may name the column of messages."""
+    """Format of the rows. text: a column of text. messages: a list of messages with role and content. conversations: a
+    list of turns with from and value. prompt-completion: the columns prompt and completion, as text or messages.
+    preference: the columns chosen and rejected, and a prompt. null: heldin detects the format from the columns of the
+    first row. If the column with the messages has another name, give this name in ``columns.text``."""
     turns: Counting | None = None
-    """Turns that deduplication, caps, statistics and canary users read in a chat. null: the turns in finetune.loss_on.
-    heldin searches all turns for entities, because the model reads all turns.
-    """
+    """Turns of a chat that heldin uses for deduplication, caps, statistics and canary users. null: the turns in
+    finetune.loss_on. heldin searches all turns for entities, because the model reads all turns."""
     template: ExpandedPath | None = None
     """File with a chat template in Jinja, which turns messages into text; null: the template of the base model's
     tokenizer.
@@ -48,16 +47,14 @@ class CorpusConfig(Section):
     text_unit: Literal["record", "sentence"] = "record"
     """What counts as one record of the run: a record of the source, or a sentence."""
     bad_rows: OnBadRows = OnBadRows.SKIP_EMPTY
-    """Rows to skip and count. skip-empty: rows without text. skip: all unusable rows. strict: no rows. heldin stops at
-    an unusable row, unless this setting skips such rows.
-    """
+    """Rows to skip and count. skip-empty: rows without text. skip: all unusable rows. strict: none. At any other
+    unusable row, heldin stops with an error."""
     public_validation: UserFilter | None = None
     """Users who are neither audited nor in training. If finetune.select is best_public, heldin chooses the checkpoint
-    with the lowest loss on their texts. null: no such users.
-    """
+    with the lowest loss on texts by these users. null: no such users."""
     users: UserFilter = UserFilter(min_records=20)
-    """The audited users. Each user needs at least 4 records: one each for training, attacker, validation and test.
-    Each preset has its own default for ``min_records``."""
+    """Users whose texts heldin uses for training and for the audit. Each user needs at least 4 records: one each for
+    training, attacker, validation and test. Each preset has its own default for ``min_records``."""
 
     def opened(self, reading: RowReading) -> Source:
         """Return the source of the run's records, with rows read as ``reading`` states.

@@ -34,10 +34,10 @@ class UserFilter:
     max_records: Count | None = None
     """Maximum number of records per user. heldin leaves out users with more records. null: no limit."""
     max_users: Count | None = None
-    """Maximum number of users. heldin chooses the users by the run's seed. null: all users. A maximum voids a
-    user-level epsilon. To keep this epsilon, use ``fraction``."""
+    """Maximum number of users. heldin draws the users at random from a public seed. null: all users. A maximum voids a
+    user-level epsilon. To keep a user-level epsilon, use ``fraction`` instead."""
     fraction: Annotated[float, Field(gt=0, le=1)] = 1.0
-    """Probability of keeping a user. For each user, a separate coin decides whether to keep the user."""
+    """Probability of keeping a user. heldin makes a separate random draw for each user."""
 
     def admits(self, user: str) -> bool:
         """Return whether the name matches the patterns."""

@@ -78,9 +78,8 @@ class ClipQuantile(Choice):
     quantile)).
     """
     share: float = Field(0.01, gt=0.0, lt=1.0)
-    """Share of the privacy budget for counting the units below the clip norm. This share makes the noise on gradients 1
-    / sqrt(1 - share) times as large.
-    """
+    """Share of the privacy budget for counting the units below the clip norm. The noise on gradients becomes 1 / sqrt(1
+    - share) times as large."""
 
     def next_norm(self, norm: float, below: float) -> float:
         """Return the clip norm of the next step, from this step's norm and the noised share of units below it."""
@@ -354,8 +353,7 @@ class LocalUpdates(Choice):
     model_config = ConfigDict(use_attribute_docstrings=True)
 
     learning_rate: Positive
-    """Learning rate of the local steps. The step with the noised sum over users has the rate in finetune.learning_rate.
-    """
+    """Learning rate of the local steps. The step on the noised sum over users uses finetune.learning_rate."""
     batch_size: Count = 8
     """Number of records in each local step. heldin divides the summed gradient by this number."""
     epochs: Count = 1
@@ -368,7 +366,7 @@ class Workload(Choice):
     model_config = ConfigDict(use_attribute_docstrings=True)
 
     momentum: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.0
-    """Momentum of sgd. It must equal finetune.momentum. For Adam, use 0.9, which is close."""
+    """Momentum of sgd. This value must equal finetune.momentum. For Adam, use 0.9 as an approximation."""
     decay: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.0
     """Fraction by which each step shrinks the weights: learning rate times weight decay."""
 

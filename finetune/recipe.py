@@ -151,11 +151,10 @@ class Recipe:
     batch_size: Count = 8
     """Number of records per optimizer step. Private training uses ``defense.cohort`` instead."""
     micro_batch: Count | None = None
-    """Maximum number of records in one forward pass. heldin accumulates the gradients of a larger batch. null:
-    no limit.
-    """
+    """Maximum number of records in one forward pass. If a batch is larger, heldin accumulates gradients. null: no
+    limit."""
     optimizer: Optimizer = Optimizer.ADAM
-    """Optimizer. Settings that have no key keep PyTorch's defaults."""
+    """Optimizer. Optimizer settings without a key keep PyTorch's defaults."""
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """Momentum, only for sgd."""
     learning_rate: Positive = 5e-5
@@ -169,7 +168,7 @@ class Recipe:
     warmup_steps: Annotated[int, Field(ge=0, le=MOST)] = 200
     """Number of steps of linear warm-up. heldin uses at most a tenth of the run's steps."""
     sequence_length: Count = 512
-    """Maximum number of tokens of a record in training, with the end-of-text token. heldin cuts off the rest."""
+    """Maximum number of tokens per record in training, including the end-of-text token. heldin cuts off the rest."""
     truncate: Truncate = field(default=Truncate.TURNS, repr=False)  # what it does is in the tokens
     """Where to cut a chat that is too long. turns: after the last turn that fits, or at ``sequence_length`` if no
     scored turn fits. tokens: at ``sequence_length``. Plain texts are always cut at ``sequence_length``.
@@ -179,10 +178,9 @@ class Recipe:
     or the completion. null: the assistant's turns of a chat, the completion of a prompt, or the whole text.
     """
     objective: PreferenceName | None = field(default=None, repr=False)  # what it does is in the records
-    """Loss for preference pairs. dpo: direct preference optimisation with the sigmoid loss and the model before
-    training as reference. orpo: the loss on the chosen answer plus an odds-ratio term. null: dpo for pairs. For all
-    other rows, the loss is the cross entropy of the tokens.
-    """
+    """Loss for preference pairs. dpo: direct preference optimisation with the sigmoid loss; the reference is the model
+    before training. orpo: the loss on the chosen answer plus an odds-ratio term. null: dpo for pairs. For all other
+    rows, the loss is the cross entropy of the tokens."""
     beta: Positive | None = field(default=None, repr=False)
     """Beta of dpo, or weight of the odds-ratio term of orpo; null: 0.1. Only for preference pairs."""
     label_smoothing: Annotated[float, Field(ge=0, lt=0.5)] = field(default=0.0, repr=False)
@@ -214,11 +212,10 @@ class Recipe:
     process has a full copy.
     """
     report_to: tuple[TrackerName, ...] = field(default=(), repr=False)  # changes no weight
-    """Trackers that receive losses, epsilon, throughput, the answer and the report. Numbers that depend on membership
-    reach the trackers only after the audit has decided the answer.
-    """
+    """Trackers that receive losses, epsilon, throughput, the answer and the report. heldin sends numbers that depend on
+    membership only after the audit has computed its answer."""
     report_unnoised: bool = field(default=False, repr=False)
-    """Whether trackers on other machines may receive un-noised numbers of private training."""
+    """Whether trackers on other machines may receive un-noised numbers from private training."""
     lora: Lora | None = None
     """Settings for training low-rank adapters (LoRA) only; null: train all parameters."""
     seed: Annotated[int, Field(ge=0, lt=2**31)] = 0

@@ -38,8 +38,8 @@ class PlantedSplit(Section):
     """The audited users, and the rows that heldin sets aside. Unaudited users are members with all their rows."""
 
     audit_fraction: float | None = Field(None, gt=0, le=1)
-    """Probability that a user is audited. A separate public coin decides this for each user. null: see ``audit_pool``.
-    """
+    """Probability that a user is audited. For each user, a separate public coin decides whether the user is audited.
+    null: see ``audit_pool``."""
     audit_pool: int | None = Field(None, ge=2)
     """Number of users to audit, chosen at random. If both ``audit_pool`` and ``audit_fraction`` are null, all users are
     audited.
@@ -50,12 +50,13 @@ class PlantedSplit(Section):
     """
     control_rows: int = Field(200, ge=0, le=10_000)
     """With ``canaries_only``: number of real rows to leave out at random, at most a tenth of all rows. To show that the
-    model learned, the audit compares training rows with the omitted rows. 0: the audit cannot show it.
-    """
+    model learned, the audit compares training rows with the omitted rows. 0: the audit cannot show that the model
+    learned."""
     attacker_fraction: float = Field(0.1, gt=0, lt=1)
-    """Share of each audited user's rows to keep for the attacker and out of training, but at least one row per user."""
+    """Share of each audited user's rows to reserve for the attacker and keep out of training; at least one row per
+    user."""
     evaluation_fraction: float = Field(0.1, gt=0, lt=1)
-    """Share of each audited user's rows to keep for measuring losses, but at least two rows per user."""
+    """Share of each audited user's rows to reserve for measuring losses; at least two rows per user."""
 
     @model_validator(mode="after")
     def _one_of_both(self) -> "PlantedSplit":
@@ -78,13 +79,12 @@ class PlantColumns(Section):
     prompt: str | None = None
     """Column with prompts, as text or messages."""
     completion: str | None = None
-    """Column with the completions of ``prompt``."""
+    """Column with the completions of the prompts."""
     rejected: str | None = None
     """Column with rejected answers, as in DPO. heldin makes up the rejected answers of canary users."""
     messages: str | None = None
-    """Column with chat messages (role and content), or with turns of ShareGPT (from and value). The chat template turns
-    messages into text.
-    """
+    """Column with chat messages (role and content), or with ShareGPT turns (from and value). The chat template turns
+    messages into text."""
     id: str | None = None
     """Column with unique row ids; null: heldin makes ids from user and text."""
     date: str | None = None
@@ -124,25 +124,23 @@ class PlantConfig(MeasureKeys):
     """The training set to plant, and all settings of the audit, which heldin fixes before it draws a coin."""
 
     name: JobName = "planted"
-    """Name of the audit, of letters, digits, dots, underscores and hyphens. heldin writes the results to runs/NAME, or
-    to --out.
-    """
+    """Name of the audit, made of letters, digits, dots, underscores and hyphens. heldin writes the results to
+    runs/NAME, or to --out."""
     training: ExpandedPath
     """The training set: a JSON or CSV file (also .gz, .zst), a Parquet file, or a folder from save_to_disk."""
     dataset_split: str | None = None
     """Split of a folder with several splits, such as train."""
     copied_splits: tuple[str, ...] = ()
-    """Other splits to copy unchanged, with real names, such as test. Nobody may train on these splits."""
+    """Other splits, such as test, to copy unchanged, including real names. Nobody may train on these splits."""
     evidence: Literal["callback", "declared"]
     """What shows that the model was trained on the planted rows. callback: a log that heldin.AuditCallback or
     heldin.watch_training wrote; without this log, nothing is certified. declared: a statement by the person in
     --declared-by.
     """
     unseen: ExpandedPath | None = None
-    """File with rows that no training uses, such as a test set, with the same columns. To show that the model learned,
-    the audit compares training rows with these rows. This also works if the model was trained on the original file.
-    null: heldin leaves out split.control_rows instead.
-    """
+    """File with rows that no training run uses, such as a test set. It must have the same columns as the training set.
+    To show that the model learned, the audit compares training rows with these rows. This comparison also works if the
+    model was trained on the original file. null: heldin leaves out split.control_rows instead."""
     columns: PlantColumns = PlantColumns()
     """Names of the columns. heldin replaces user names and ids in the planted training set.
     """
@@ -155,9 +153,8 @@ class PlantConfig(MeasureKeys):
     template_options: dict[str, str | bool] | None = None
     """Values to pass to the chat template, such as {date_string: 26 Jul 2024}; null: none."""
     bad_rows: OnBadRows = OnBadRows.SKIP_EMPTY
-    """Rows to leave out and count. skip-empty: rows without text. skip: all unusable rows. strict: no rows. heldin
-    stops at an unusable row, unless this setting leaves out such rows.
-    """
+    """Rows to leave out and count. skip-empty: rows without text. skip: all unusable rows. strict: none. At any other
+    unusable row, heldin stops with an error."""
     score: Literal["all", "completion", "turns"] = "all"
     """Part of a row to score: the whole row, the completion, or the turns of ``role``. Choose the part on which
     training computes the loss.
@@ -171,17 +168,16 @@ class PlantConfig(MeasureKeys):
     split: PlantedSplit = PlantedSplit()
     """Which users are audited, and which rows are kept out of training."""
     reference: ExpandedName
-    """Hub name or folder of a model that was not trained on these users: the model before fine-tuning. This model is
-    the primary reference of the attacks, and heldin makes canary users with it.
-    """
+    """Hub name or folder of a model that was not trained on these users: the model before fine-tuning. The attacks use
+    this model as the primary reference, and heldin uses it to make canary users."""
     revision: str | None = None
     """Branch, tag or commit of the reference model on the hub; null: the newest commit."""
     sequence_length: int = Field(512, ge=2)
-    """Number of tokens per row that training will use. heldin inserts canary substrings within these first tokens."""
+    """Number of tokens per row that training will use. heldin inserts canary substrings only within these tokens."""
     canaries: tuple[CanarySpec, ...] = ()
-    """Canary users to plant, each a member or not by a separate coin."""
+    """Canary users to plant. For each canary user, a separate coin decides whether the user is a member."""
     attack: AttackConfig = AttackConfig()
-    """Attacks to run, with the attacker's texts and access."""
+    """Attacks to run, and the attacker's texts and access."""
     audit: AuditConfig = AuditConfig()
     """Settings for intervals, bounds and rates."""
     decision: DecisionConfig = DecisionConfig()

@@ -21,11 +21,11 @@ class Release(Section):
     rate_limit: Count | str | None = None
     """Limit on requests, as a number of queries per day or a description; null: not stated."""
     owner: str | None = None
-    """Person or team who is responsible for the model, for page one of the report; null: not stated."""
+    """Person or team responsible for the model, as shown on page one of the report; null: not stated."""
     purpose: str | None = None
     """Purpose of the model, in your words; null: not stated."""
     auditor: str | None = None
-    """Person or team who ran the audit, for page one of the report; null: not stated."""
+    """Person or team who ran the audit, as shown on page one of the report; null: not stated."""
     who: str | None = None
     """Who gets the model, in your words, such as "the staff of one hospital"; null: not stated."""
 

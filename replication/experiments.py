@@ -42,7 +42,7 @@ SWEEPS = {
 }
 FINDINGS = "findings.json"
 _FINISHED = (0, 3, 4)  # exit codes of a run with a result: a contradicted claim is one
-Set = Annotated[list[str] | None, typer.Option("--set", help="Override, in YAML. Repeatable.")]
+Set = Annotated[list[str] | None, typer.Option("--set", help="Override of a config key, in YAML. Repeatable.")]
 Check = Annotated[bool, typer.Option("--check", help="Print every problem, or the planned steps, but run nothing.")]
 
 
@@ -116,7 +116,8 @@ def _sweep_command(name: str) -> Callable[..., None]:
     def command(
         out: Out = None,
         scale: Annotated[
-            str | None, typer.Option(help="Another size from scales in the file, such as tiny, for two cores.")
+            str | None,
+            typer.Option(help="Size of the sweep to run: a name under 'scales' in the file. tiny suits two cores."),
         ] = None,
         set_: Set = None,
         check: Check = False,
@@ -206,10 +207,13 @@ def _heldin(*arguments: str) -> int:
 
 
 for name, summary in SWEEPS.items():
-    app.command(name, help=f"{summary}.\n\nA sweep of heldin. If it is killed, run the same command again to resume.")(
-        _sweep_command(name)
-    )
+    app.command(
+        name,
+        help=f"{summary}.\n\nThis command runs a heldin sweep. If it is killed, run the same command again to resume.",
+    )(_sweep_command(name))
 for name, group in RUNS.items():
     app.command(
-        name, help=f"{group.summary}.\n\nRuns of heldin. If one is killed, run the same command again to resume."
+        name,
+        help=f"{group.summary}.\n\nThis command starts heldin runs. If it is killed, run the same command again to"
+        " resume.",
     )(_runs_command(group))

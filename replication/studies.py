@@ -18,7 +18,7 @@ app = typer.Typer()
 def mean_estimation(
     to: StudyFolder = Path("runs/mean-estimation"),
     repeats: Annotated[
-        int, typer.Option(min=2, help="Number of simulations per setting, besides the simulations for tuning.")
+        int, typer.Option(min=2, help="Number of simulations per setting, not counting those for tuning.")
     ] = 128,
     seed: Annotated[int, typer.Option(min=0, help="Seed for data, coins and noise.")] = 0,
     json: AsJson = False,
@@ -52,7 +52,7 @@ def effective_noise(to: StudyFolder = Path("runs/effective-noise"), json: AsJson
 
 @app.command("concentration")
 def concentration(
-    config: Annotated[Path, typer.Argument(help="YAML config of a run, whose public users the command measures.")],
+    config: Annotated[Path, typer.Argument(help="YAML config of a run. The command measures the run's public users.")],
     to: StudyFolder = Path("runs/concentration"),
     group_size: Annotated[list[int] | None, typer.Option(min=1, help="Number of records per user. Repeatable.")] = None,
     users: Annotated[int, typer.Option(min=10, help="Maximum number of public users.")] = 128,
@@ -60,7 +60,9 @@ def concentration(
     clip_norm: Annotated[
         float | None, typer.Option(help="Clip norm C (default: the median norm of users' gradients).")
     ] = None,
-    set_: Annotated[list[str] | None, typer.Option("--set", help="Override, in YAML. Repeatable.")] = None,
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", help="Override of a config key, in YAML. Repeatable.")
+    ] = None,
     quiet: Quiet = False,
     device: DeviceOption = None,
     json: AsJson = False,
@@ -108,7 +110,7 @@ def proposition(
     draws: Annotated[
         int, typer.Option(min=2, help="Number of sequences to sample, if there are too many to list.")
     ] = 100_000,
-    seed: Annotated[int, typer.Option(min=0, help="Seed for sources and draws.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed for the Markov sources and the sampled sequences.")] = 0,
     json: AsJson = False,
 ) -> None:
     """Compare the attack statistic with its bounds (Kandpal et al., Propositions 1 and 2) on known Markov sources."""
@@ -125,12 +127,13 @@ def proposition(
 
 @app.command("text-classification")
 def text_classification(
-    config: Annotated[Path, typer.Argument(help="YAML config, such as replication/configs/ag-news.yaml.")],
+    config: Annotated[Path, typer.Argument(help="YAML config of the study, such as replication/configs/ag-news.yaml.")],
     to: Annotated[
-        Path | None, typer.Option("--out", help="New folder for the results (default: runs/ and the study's name).")
+        Path | None,
+        typer.Option("--out", help="New folder for the results (default: runs/NAME, with the study's name)."),
     ] = None,
     set_: Annotated[
-        list[str] | None, typer.Option("--set", help="Override, in YAML: users=200, finetune.epochs=1. Repeatable.")
+        list[str] | None, typer.Option("--set", help="Override of a config key, such as users=200. Repeatable.")
     ] = None,
     quiet: Quiet = False,
     device: DeviceOption = None,
@@ -169,8 +172,8 @@ def personalization(
         list[float] | None,
         typer.Option(
             help=(
-                "Learning rate of SGD. Repeatable. The rate with the lowest loss on public users is used"
-                " (default: five rates)."
+                "Learning rate of SGD to try. Repeatable (default: five rates). The command uses the rate with"
+                " the lowest loss on public users."
             )
         ),
     ] = None,
@@ -205,7 +208,7 @@ def grid(
     over: Annotated[
         str,
         typer.Option(
-            help=("Key for the columns, such as defense.cohort; or gradients, the number of gradients per step.")
+            help="Key for the columns, such as defense.cohort, or gradients for the number of gradients per step."
         ),
     ],
     by: Annotated[
@@ -217,7 +220,7 @@ def grid(
             )
         ),
     ],
-    each: Annotated[str | None, typer.Option(help="Key for the panels, one for each value.")] = None,
+    each: Annotated[str | None, typer.Option(help="Key for the panels. Each value gets one panel.")] = None,
     of: Annotated[str, typer.Option(help="Quantity to show: loss, perplexity, gain, auroc or seconds.")] = "loss",
     to: StudyFolder = Path("runs/grid"),
     json: AsJson = False,
@@ -250,7 +253,9 @@ def strategies(
 def selected_records(
     config: Annotated[Path, typer.Argument(help="Config of a run, such as replication/sweeps/base/chua-enron.yaml.")],
     records: Annotated[int, typer.Option(min=1, help="Number of records per user.")] = 10,
-    set_: Annotated[list[str] | None, typer.Option("--set", help="Override, in YAML. Repeatable.")] = None,
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", help="Override of a config key, in YAML. Repeatable.")
+    ] = None,
     quiet: Quiet = False,
     device: DeviceOption = None,
     json: AsJson = False,
@@ -267,14 +272,16 @@ def selected_records(
 
 @app.command("private-median")
 def private_median(
-    config: Annotated[Path, typer.Argument(help="Config of a run, whose records per user the command counts.")],
+    config: Annotated[Path, typer.Argument(help="Config of a run. The command counts the records per user.")],
     to: Annotated[Path, typer.Option("--out", help="New file for the release.")],
     epsilon: Annotated[float, typer.Option(help="Epsilon that this release costs each user.")] = 0.1,
     at_most: Annotated[int, typer.Option(min=1, help="Largest value that may be released.")] = 256,
     plan: Annotated[
         Path | None, typer.Option(help="The plan.json of a training run, to compute the joint epsilon.")
     ] = None,
-    set_: Annotated[list[str] | None, typer.Option("--set", help="Override, in YAML. Repeatable.")] = None,
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", help="Override of a config key, in YAML. Repeatable.")
+    ] = None,
     quiet: Quiet = False,
     json: AsJson = False,
 ) -> None:
@@ -302,9 +309,11 @@ def private_median(
 @app.command("split-by-date")
 def split_by_date(
     config: Annotated[Path, typer.Argument(help="Config of a run whose corpus has dates.")],
-    date: Annotated[datetime, typer.Option(formats=["%Y-%m-%d"], help="First day of the later part.")],
+    date: Annotated[datetime, typer.Option(formats=["%Y-%m-%d"], help="First day of the later part of the corpus.")],
     to: Annotated[Path, typer.Option("--out", help="Folder for before.jsonl.gz and after.jsonl.gz.")],
-    set_: Annotated[list[str] | None, typer.Option("--set", help="Override, in YAML. Repeatable.")] = None,
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", help="Override of a config key, in YAML. Repeatable.")
+    ] = None,
     quiet: Quiet = False,
 ) -> None:
     """Split a corpus by date, to train on the first part and test on the second (Charles et al., Appendix D)."""
@@ -319,17 +328,23 @@ def split_by_date(
 @app.command("pretraining-without")
 def pretraining_without(
     config: Annotated[Path, typer.Argument(help="Config of a run with model.pretrain.source, the corpus to clean.")],
-    to: Annotated[Path, typer.Option("--out", help="New file FILE.jsonl. The counts are written to FILE.json.")],
+    to: Annotated[
+        Path, typer.Option("--out", help="New file FILE.jsonl. The command also writes the counts to FILE.json.")
+    ],
     threshold: Annotated[
         float, typer.Option(help="Minimum n-gram similarity at which two texts count as near-duplicates.")
     ] = 0.8,
     ngram: Annotated[int, typer.Option(min=1, help="Number of words per n-gram.")] = 5,
     url: Annotated[str | None, typer.Option(help="Column of the pre-training corpus with URLs.")] = None,
     fine_tuning_url: Annotated[
-        str | None, typer.Option(help="Column of the fine-tuning corpus with URLs to remove.")
+        str | None, typer.Option(help="Column of the fine-tuning corpus with the URLs of texts to remove.")
     ] = None,
-    host: Annotated[list[str] | None, typer.Option(help="Host to remove with its subdomains. Repeatable.")] = None,
-    set_: Annotated[list[str] | None, typer.Option("--set", help="Override, in YAML. Repeatable.")] = None,
+    host: Annotated[
+        list[str] | None, typer.Option(help="Remove texts from this host and its subdomains. Repeatable.")
+    ] = None,
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", help="Override of a config key, in YAML. Repeatable.")
+    ] = None,
     quiet: Quiet = False,
     json: AsJson = False,
 ) -> None:
@@ -395,13 +410,15 @@ def chat_base(
 def users(
     folder: Annotated[Path, typer.Option("--out", help="Folder for messages, models and sweeps.")] = Path("runs/users"),
     rung: Annotated[
-        list[int] | None, typer.Option(help="Number of users. Repeatable; default: 1,000, 4,000, 16,000 and 64,000.")
+        list[int] | None, typer.Option(help="Number of users. Repeatable (default: 1,000, 4,000, 16,000 and 64,000).")
     ] = None,
     banded: Annotated[bool, typer.Option("--banded", help="Also train with banded noise and Adam.")] = False,
     momentum: Annotated[
         bool, typer.Option("--momentum", help="Also train ULS and banded noise with momentum SGD.")
     ] = False,
-    set_: Annotated[list[str] | None, typer.Option("--set", help="Override, in YAML. Repeatable.")] = None,
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", help="Override of a config key, in YAML. Repeatable.")
+    ] = None,
     quiet: Quiet = False,
     device: DeviceOption = None,
 ) -> None:
@@ -449,7 +466,9 @@ def users_ways(
         "runs/users"
     ),
     rung: Annotated[int, typer.Option(help="Number of users.")] = 16_000,
-    set_: Annotated[list[str] | None, typer.Option("--set", help="Override, in YAML. Repeatable.")] = None,
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", help="Override of a config key, in YAML. Repeatable.")
+    ] = None,
     quiet: Quiet = False,
     device: DeviceOption = None,
 ) -> None:
@@ -480,7 +499,7 @@ def users_ways(
 def later_loss(
     file: Annotated[Path, typer.Argument(help="File after.jsonl.gz from split-by-date.")],
     runs: Annotated[list[Path], typer.Argument(help="Folders of finished runs, with models.")],
-    users: Annotated[int, typer.Option(min=1, help="Maximum number of users of the later part.")] = 1000,
+    users: Annotated[int, typer.Option(min=1, help="Maximum number of users from the later part.")] = 1000,
     quiet: Quiet = False,
     device: DeviceOption = None,
     json: AsJson = False,
@@ -537,7 +556,7 @@ def pseudo_users(
         float, typer.Option(min=0, help="Standard deviation of the number of texts per pseudo-user.")
     ] = 2.0,
     lower: Annotated[bool, typer.Option("--lower", help="Write texts in lower case and without punctuation.")] = False,
-    seed: Annotated[int, typer.Option(min=0, help="Public seed of the assignment.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Public seed for assigning texts to pseudo-users.")] = 0,
 ) -> None:
     """Assign texts to pseudo-users by a normal distribution, to train language models (Lai et al., Appendix C).
 

@@ -58,7 +58,7 @@ class Finding(Section):
     sizes: bool = False
     """With ``beyond``: whether to compare absolute differences."""
     expect: Expected
-    """Expected result: ``variant`` has less than ``against``, more, or the same (alike)."""
+    """Expected value of ``variant``, compared with ``against``: less, more or alike."""
     margin: Positive = MARGIN
     """Differences smaller than this number count as zero."""
     published: Published | None = None

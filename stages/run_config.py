@@ -48,29 +48,28 @@ class SplitConfig(Section):
     Users who are not audited are always members.
     """
     entities: EntitySourceConfig | None = None
-    """Source of entities, which finds the people who are named in a record. Use this key if entities are audited and
-    the defense has no ``entities`` of its own.
-    """
+    """Source of entities: how heldin finds the people who are named in a record. Use this key if entities are audited
+    and the defense has no ``entities`` of its own."""
     categories: tuple[Category, ...] = Field(CATEGORIES, min_length=1)
     """Categories that ``entities`` may find, from Lai et al. (2021), Table I."""
     entity_records: Count = 4
-    """Minimum number of training records that name an audited entity."""
+    """heldin audits an entity only if at least this many training records name it."""
     assignment: SplitRule = SplitRule.COIN
-    """How members are chosen: by an independent fair coin per user, or as an exact half. An exact half supports no
-    certified statement, and voids a user-level epsilon.
-    """
+    """How members are chosen: by an independent fair coin per user, or as an exact half. With an exact half, heldin
+    certifies nothing, and a user-level epsilon is void."""
     audit_pool: Annotated[Count, Field(ge=2)] | None = None
-    """Number of users and entities to audit. All others are members. null: all are audited.
-    A fixed number voids a user-level epsilon."""
+    """Number of users and entities to audit. All other users and entities are members. null: heldin audits all. A fixed
+    number voids a user-level epsilon."""
     audit_fraction: float | None = Field(None, gt=0, le=1)
-    """Probability that a user is audited. A separate public coin decides this for each user. Users who are not audited
-    are members. null: all users are audited. Unlike ``audit_pool``, this key does not void a user-level epsilon."""
+    """Probability that a user is audited. For each user, a separate public coin decides whether the user is audited.
+    Users who are not audited are members. null: all users are audited. Unlike ``audit_pool``, this key does not void a
+    user-level epsilon."""
     seed: Seed | None = None
     """Seed for the choice of records to keep out of training; null: the seed of the run."""
     attacker_fraction: float = Field(0.1, gt=0, lt=1)
-    """Share of each user's records to keep for the attacker and out of training, but at least one record."""
+    """Share of each user's records to reserve for the attacker and keep out of training; at least one record."""
     evaluation_fraction: float = Field(0.1, gt=0, lt=1)
-    """Share of each user's records to keep for validation and test, but at least one record for each."""
+    """Share of each user's records to reserve for validation and test; at least one record for each."""
 
     @model_validator(mode="after")
     def _entities_are_audited(self) -> "SplitConfig":
@@ -156,7 +155,7 @@ class ModelConfig(Section):
     revision: str | None = None
     """Branch, tag or commit of the model on the hub; null: the newest commit."""
     pretrain: PretrainConfig | None = None
-    """Settings of a tiny model that heldin pre-trains, instead of ``base``."""
+    """Settings of a tiny model that heldin pre-trains and uses instead of ``base``."""
     saliency: SaliencyConfig | None = None
     """Public users whose gradients decide which layers get adapters; only for ``finetune.lora.targets: auto``."""
 
@@ -185,9 +184,8 @@ class RunConfig(MeasureKeys):
     """One run, from the corpus to the report."""
 
     name: JobName
-    """Name of the run, of letters, digits, dots, underscores and hyphens. heldin writes the results to runs/NAME, or to
-    --out.
-    """
+    """Name of the run, made of letters, digits, dots, underscores and hyphens. heldin writes the results to runs/NAME,
+    or to --out."""
     seed: Seed = 0
     """Seed for public choices, such as the sample of users and the records to keep out of training. Membership coins
     and noise use a secret key instead.
@@ -204,15 +202,14 @@ class RunConfig(MeasureKeys):
     """Defense during training: none, clipping only, or a differentially private mechanism."""
     previous: tuple[PreviousConfig, ...] | None = None
     """Earlier releases about the same people, each as a path or {plan: PATH, times: N}. []: there were no earlier
-    releases. null: not stated. The report and the model card list these releases, and give one epsilon for all releases
-    together.
-    """
+    releases. null: not stated. The report and the model card list these releases, and state one epsilon for all
+    releases together."""
     data_defenses: tuple[DataDefense, ...] = ()
-    """Steps to apply to the training records before training, in this order, such as deduplication and caps."""
+    """Steps such as deduplication and caps, which heldin applies to the training records in this order."""
     canaries: tuple[CanarySpec, ...] = ()
-    """Canary users to plant, each a member or not by a separate coin."""
+    """Canary users to plant. For each canary user, a separate coin decides whether the user is a member."""
     attack: AttackConfig = AttackConfig()
-    """Attacks to run, with the attacker's texts and access."""
+    """Attacks to run, and the attacker's texts and access."""
     audit: AuditConfig = AuditConfig()
     """Settings for intervals, bounds and rates."""
     decision: DecisionConfig = DecisionConfig()

@@ -21,11 +21,10 @@ class Resources(Section):
     """Machines and processes for the runs of the sweep (cells)."""
 
     workers: Few = 1
-    """Number of runs at the same time. On a Ray cluster, the smallest machine runs this many at a time, unless
-    ``threads`` sets the cores per run.
-    """
+    """Number of parallel runs. On a Ray cluster, this is the number of parallel runs on the smallest machine, unless
+    ``threads`` sets the cores per run."""
     processes: Few = 1
-    """Number of processes per training, started with torchrun. If there are GPUs, each process uses one."""
+    """Number of processes per training run, started with torchrun. If there are GPUs, each process uses one."""
     threads: Few | None = None
     """Number of threads per process; null: an equal share of the machine's cores."""
     mirror_models: bool = False
@@ -36,7 +35,7 @@ class DecisionRule(Section):
     """The rule that chooses the variant to release. It is fixed before any measurement."""
 
     require: tuple[RequirementConfig, ...] = Field(min_length=1)
-    """Requirements. Requirements that the selected variant must meet."""
+    """Requirements that the selected variant must meet."""
     prefer: Measure
     """Quantity that decides among variants that meet all requirements."""
     candidates: tuple[str, ...] = Field(min_length=1)

@@ -34,7 +34,7 @@ class PatternsConfig(Section):
 
     kind: Literal["patterns"]
     which: tuple[Pattern, ...] = Field(FAST, min_length=1)
-    """Patterns to search for. The pattern phone is slow (50 texts per second)."""
+    """Patterns to search for. The pattern "phone" is slow (50 texts per second)."""
 
     def source(self) -> EntitySource:
         """Return the source."""

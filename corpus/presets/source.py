@@ -26,9 +26,7 @@ class PresetCorpus(SourceConfig):
     path: ExpandedPath
     """File or folder of the dataset, in its published format."""
     tokenizer: ExpandedName | None = None
-    """Hub name or folder of a tokenizer. heldin counts tokens of this tokenizer for the thresholds of the preset. null:
-    heldin counts words.
-    """
+    """Hub name or folder of the tokenizer that counts tokens for the preset's thresholds. null: heldin counts words."""
 
     @model_validator(mode="after")
     def _known(self) -> "PresetCorpus":

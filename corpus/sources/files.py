@@ -32,12 +32,12 @@ class FileCorpus(ColumnedSource):
 
     kind: Literal["jsonl", "csv", "parquet", "mbox", "iob"]
     path: OneOrSeveral
-    """File, or a list of files; JSON and CSV may be compressed (.gz, .zst). $NAME and ${NAME} are environment
-    variables."""
+    """File, or a list of files. JSON and CSV files may be compressed (.gz, .zst). heldin replaces $NAME and ${NAME}
+    with the value of the environment variable."""
     columns: Columns = Columns()
     """Names of the columns, such as user and text. Omit this key for mbox and iob, which have no column names."""
     format: TextFormat = TextFormat()
-    """Encoding and layout of files of kind jsonl and csv."""
+    """Encoding and layout of JSON-lines and CSV files."""
 
     def source(self) -> Source:
         """Return the source that reads the files."""

@@ -16,7 +16,7 @@ class MaildirCorpus(SourceConfig):
     path: ExpandedPath
     """Folder with a subfolder for each account."""
     user: MailUser = "sender"
-    """User of a message: the sender, or the account of the message's folder."""
+    """Who counts as the user of a message: the sender, or the account whose folder contains the message."""
     folders: tuple[str, ...] = ()
     """Mail folders to read, such as sent or sent_items; an empty list: all."""
 

@@ -60,9 +60,9 @@ class Columns:
     text: str = "text"
     """Column with texts."""
     id: str | None = None
-    """Column with unique record ids; null: made from user and text."""
+    """Column with unique record ids; null: heldin makes ids from user and text."""
     date: str | None = None
-    """Column with dates; null: none."""
+    """Column with dates; null: no dates."""
     spans: str | None = None
     """Column with the parts of the text to train on and to score, as pairs of character positions (start, end) such as
     [[0, 12], [40, 55]]. null, or a row without a value: the whole text.

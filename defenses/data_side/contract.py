@@ -96,8 +96,8 @@ class DataSideDefense(Choice, ABC):
     """Whether the step changes texts but keeps all records."""
 
     user_local: ClassVar[bool | None] = None
-    """Whether the step decides on a user's records from this user's records alone. A user-level epsilon
-    is void unless ``user_local`` or ``record_local`` is true."""
+    """Whether the step's decisions about a user's records depend only on these records. A user-level epsilon is void
+    unless ``user_local`` or ``record_local`` is true."""
     record_local: ClassVar[bool | None] = None
     """Whether the result for a record depends only on that record; None counts as false."""
 

@@ -23,7 +23,7 @@ class DeIdentify(DataSideDefense):
 
     kind: Literal["deidentify"] = "deidentify"
     entities: EntitySourceConfig
-    """Source of entities. Recogniser of the names to replace. A name that it misses stays in the text."""
+    """Source of entities. This source finds the names to replace. A name that the source misses stays in the text."""
     categories: Annotated[tuple[Category, ...], Field(min_length=1)] = CATEGORIES
     """Categories of entities to replace, from Lai et al. (2021), Table I."""
 

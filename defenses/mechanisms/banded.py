@@ -40,10 +40,9 @@ class BandedDefense(SampledDefense, UserRecords):
 
     kind: Literal["banded"]
     bands: Many | Literal["auto"] = "auto"
-    """Number of groups of users, b. The steps take the groups in turn, draw users with b times the probability of
-    "uls", and correlate the noise of b steps. 1: the same as "uls". auto: the power of two with the smallest error at
-    ``target_epsilon``, computed from public constants only.
-    """
+    """Number of groups of users, b. Each step draws users from the next group, with b times the probability of "uls".
+    The noise of b consecutive steps is correlated. 1: the same as "uls". auto: the power of two with the smallest error
+    at ``target_epsilon``, computed from public constants only."""
     workload: Workload = PREFIX_SUMS
     """Momentum and weight decay of the optimizer for which ``bands: auto`` minimises the error; by default, plain SGD.
     """

@@ -14,7 +14,7 @@ class ClippingDefense(DefenseConfig):
     unit: Literal["example", "batch"]
     """What to clip: the gradient of each example, or the gradient of the batch."""
     clip_norm: ClipNorm | None = None
-    """Clip norm. null: the smallest gradient norm of a first training without a defense."""
+    """Clip norm. null: the smallest gradient norm in a first training run without a defense."""
 
     def plan(self, given: Given) -> dict[str, Any]:
         """Return the plan's fields, with the norm in the config or the measured norm."""

@@ -193,11 +193,11 @@ class Level(ABC):
     protects_named: ClassVar[bool] = False
     """Whether the plan also protects people who are named in records."""
     counts_users: ClassVar[bool] = False
-    """Whether the bound on attackers in the plan is per user, not only per record."""
+    """Whether the plan bounds attackers per user, and not only per record."""
     protects_records: ClassVar[bool] = False
     """Whether the protected unit is a record."""
     caps_users: ClassVar[bool] = False
-    """Whether heldin chooses the records of each user only once, before training."""
+    """Whether heldin chooses each user's records once, before training."""
     cannot_calibrate: ClassVar[str | None] = None
     """Reason why heldin cannot calibrate the noise to an epsilon; None if calibration is possible."""
 

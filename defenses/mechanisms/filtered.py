@@ -23,7 +23,8 @@ class FilterDefense(UserRecords):
     target_epsilon: Positive
     """Epsilon per user, from which heldin computes the noise."""
     tau: Positive
-    """Maximum distance between the gradients of most users. The run halts at a step with larger distances."""
+    """Largest distance allowed between the gradients of most users. If the distance is larger in a step, the run halts.
+    """
 
     @property
     def calibrated_to(self) -> float:

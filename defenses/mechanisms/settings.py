@@ -31,9 +31,9 @@ class NoisedDefense(DefenseConfig, ABC):
     is_private: ClassVar[bool] = True
 
     population: Count
-    """Public number of users ("uls", "banded", "filter") or of records (other kinds). heldin computes the sampling rate
-    and delta from this number. If the corpus has fewer users, "filter" adds a zero gradient for each missing user.
-    """
+    """Public number of users ("uls", "banded", "filter", "uedp") or of records (other kinds). heldin computes the
+    sampling rate and delta from this number. If the corpus has fewer users, "filter" adds a zero gradient for each
+    missing user."""
     steps: Count
     """Number of optimizer steps, which replaces finetune.epochs."""
     delta: Annotated[float, Field(gt=0, lt=1)] | DeltaRule = "units^-1.1"
@@ -101,9 +101,8 @@ class SampledDefense(NoisedDefense, ABC):
     """The settings that all defenses with sampling, clipping and noise in every step share."""
 
     cohort: Count
-    """Expected number of units per step, at most ``population``. A unit is a user ("uls", "banded") or a record (other
-    kinds). heldin divides the sum of gradients in each step by this number.
-    """
+    """Expected number of units per step, at most ``population``. A unit is a user ("uls", "banded", "uedp") or a record
+    (other kinds). heldin divides the sum of gradients in each step by this number."""
     target_epsilon: Positive | None = None
     """Epsilon, from which heldin computes the noise. Epsilon is per user for most kinds, and per record for "example".
     For "user-entity", epsilon is per user and entity together or, without caps, for ``exposed`` records. Give either
@@ -111,17 +110,15 @@ class SampledDefense(NoisedDefense, ABC):
     """
     # 0 is allowed: such a plan is built and labelled "no DP guarantee", not refused.
     noise_multiplier: NotNegative | None = None
-    """Standard deviation of the noise divided by ``clip_norm``."""
+    """Standard deviation of the noise divided by ``clip_norm``. For "uedp", see ``noise_scale``."""
     clip_norm: ClipNorm = 1.0
     """Clip norm: the largest L2 norm that a unit's gradient has after clipping."""
     clip_kind: Literal["flat", "normalised"] = "flat"
     """Kind of clipping. flat: scale down each gradient whose norm exceeds ``clip_norm``. normalised: also divide by
-    ``clip_norm``, so that the best learning rate does not depend on ``clip_norm``.
-    """
+    ``clip_norm``, so the best learning rate does not depend on ``clip_norm``."""
     protected_users: Count | None = None
     """Public number of users, for kinds that sample records. heldin computes delta from this number, and warns if delta
-    is too large for it.
-    """
+    is too large for this number of users."""
     micro_records: Many = 64
     """Maximum number of records in one backward pass. This number affects only memory use."""
 
@@ -175,12 +172,12 @@ class ShuffledDefense(SampledDefense, ABC):
     """The settings of defenses that can shuffle cohorts, and let the clip norm follow a quantile."""
 
     sampler: Literal["poisson", "shuffled"] = "poisson"
-    """How to draw the units of a step. poisson: a separate coin decides for each unit and step. shuffled: heldin
-    takes the units in turn from a shuffled list, as most trainers do, and states no DP guarantee."""
+    """How to draw the units of a step. poisson: for each unit and step, a separate coin decides whether the step uses
+    the unit. shuffled: heldin takes the units in turn from a shuffled list, as most trainers do, and states no DP
+    guarantee."""
     clip_quantile: ClipQuantile | None = None
-    """Adaptive clipping: moves the clip norm towards a quantile of the gradient norms, within the same epsilon.
-    ``clip_norm`` is then the clip norm of the first step. null: a constant clip norm.
-    """
+    """Settings of adaptive clipping, which moves the clip norm towards a quantile of the gradient norms. Epsilon stays
+    the same. ``clip_norm`` is then the clip norm of the first step. null: a constant clip norm."""
 
     @property
     def followed_quantile(self) -> ClipQuantile | None:
@@ -216,8 +213,8 @@ class UserRecords(NoisedDefense, ABC):
     """Number of records per user: a maximum for each step ("uls", "banded", "filter"), a maximum for the whole
     training ("els"), or the exact number ("group")."""
     record_selection: RecordSelection = "random"
-    """Rule that chooses the records of a user who has more than ``group_size``. "random_chunk" is only for "uls" and
-    "banded"."""
+    """Rule that chooses the records of a user who has more than ``group_size`` records. Only "uls" and "banded" support
+    "random_chunk"."""
 
     @property
     def promises_users(self) -> bool:
@@ -245,7 +242,7 @@ class NamedPeopleDefense(SampledDefense, ABC):
     protects_named: ClassVar[bool] = True
 
     entities: EntitySourceConfig | None = None
-    """Source of entities, which finds the people who are named in a record."""
+    """Source of entities: how heldin finds the people who are named in a record."""
     categories: tuple[Category, ...] = Field(CATEGORIES, min_length=1)
     """Categories that count as entities, from Lai et al. (2021), Table I."""
 

@@ -31,16 +31,15 @@ class UedpDefense(NamedPeopleDefense):
 
     kind: Literal["uedp"]
     entities: EntitySourceConfig
-    """Source of entities, which finds the people who are named in a record."""
+    """Source of entities: how heldin finds the people who are named in a record."""
     entity_rate: float = Field(0.5, gt=0, le=1)
     """Probability q_e that a step samples a recognised entity."""
     extended_rate: float = Field(1.0, ge=0, le=1)
-    """Probability q_s that a step samples a record without recognised entities. 0: training ignores records without
-    recognised entities (estimator f_E).
-    """
+    """Probability q_s that a step samples a record without recognised entities. 0: training ignores such records
+    (estimator f_E)."""
     rule: Literal["any", "all"] = "any"
-    """Which records with recognised entities a step uses, if it samples the user. any: records with at least one
-    sampled entity (as in the paper). all: records in which every recognised entity is sampled."""
+    """Which of a sampled user's records with recognised entities a step uses. any: records with at least one sampled
+    entity (as in the paper). all: records in which every recognised entity is sampled."""
     noise_scale: Literal["cohort", "clip_norm"] = "cohort"
     """Unit of the noise multiplier: (cohort + 1) clip norms (Algorithm 1, line 14), or one clip norm."""
     weight_caps: WeightCaps | None = None
@@ -62,7 +61,8 @@ class UedpDefense(NamedPeopleDefense):
     extended_rate is 0.
     """
     holders: Many | None = None
-    """Number of other users who may name the same entity, for which the stated epsilon holds. null: all other users."""
+    """Maximum number of other users who name the same entity. The stated epsilon holds up to this number. null: all
+    other users."""
 
     @model_validator(mode="after")
     def _possible(self) -> Self:

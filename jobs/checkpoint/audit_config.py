@@ -64,7 +64,7 @@ class EndpointConfig(Section):
     max_price: NotNegative | None = None
     """Maximum cost, in the currency of the price. heldin refuses an audit that costs more. null: no limit."""
     max_minutes: Positive | None = None
-    """Maximum number of minutes. heldin refuses an audit that needs longer at the maximum request rate. null: no limit.
+    """Maximum number of minutes. heldin refuses an audit that takes longer at the maximum request rate. null: no limit.
     """
 
     @model_validator(mode="after")
@@ -99,10 +99,9 @@ class CheckpointAttacks(Section):
     """The attacks to run, and the part of each text that they score."""
 
     access: Levels = (Access.LOG_PROBABILITIES,)
-    """Access of the attackers: log-probabilities of given texts, the top-k next tokens, or the text that the model
-    writes. If you give several levels, heldin gives one answer per level, and divides the error probability equally
-    among the levels. The audit reports the answer for the level in ``release``.
-    """
+    """Access of the attackers to the model: log-probabilities of given texts, the top-k next tokens, or the text that
+    the model writes. If you list several levels, heldin computes one answer per level and divides the error probability
+    equally among the levels. The main answer is for the access level set in ``release``."""
     names: tuple[Annotated[str, NameOfKind(ATTACKS)], ...] = DEFAULT_ATTACKS
     """Attacks to run; by default, every attack that the levels in ``access`` permit."""
     primary: Annotated[str, NameOfKind(ATTACKS)] = "likelihood-ratio"
@@ -110,16 +109,13 @@ class CheckpointAttacks(Section):
     aggregations: tuple[Annotated[str, one_of(AGGREGATIONS)], ...] = ("mean", "min", "max")
     """Ways to combine the scores of a user's texts into one score. The first entry is the primary aggregation."""
     turns: Counting | None = None
-    """For chats and for prompts with completions: the turns to score, which are all turns, the user's or the
-    assistant's turns, or the completion. Choose the turns on which training computed the loss. null: the assistant's
-    turns, or the completion.
-    """
+    """Turns to score in a chat, or in a prompt with completion: all turns, the user's or the assistant's turns, or the
+    completion. Choose the turns on which training computed the loss. null: the assistant's turns, or the completion."""
     max_characters: Count = 4000
-    """Attacks score only this many characters from the beginning of each text."""
+    """Maximum number of characters to score in each text, counted from the beginning."""
     precision: PrecisionChoice | None = None
-    """Precision of models on this machine during scoring; see attack.precision of a run. auto: the precision of the
-    stored weights of the audited model, for all models. null: fp32, or auto if fp32 needs too much memory.
-    """
+    """Precision of models on this machine during scoring; see attack.precision of a run. auto: for all models, the
+    precision in which the audited model's weights are stored. null: fp32, or auto if fp32 needs too much memory."""
     sampling: SamplingConfig = SamplingConfig()
     """Settings for attackers who cannot see log-probabilities of given texts."""
 
@@ -168,9 +164,8 @@ class CheckpointConfig(MeasureKeys):
     rows: RowsConfig = RowsConfig()
     """Settings for chats and for prompts with completions."""
     bad_rows: OnBadRows = OnBadRows.SKIP_EMPTY
-    """Rows to skip and count. skip-empty: rows without text. skip: all unusable rows. strict: no rows. heldin stops at
-    an unusable row, unless this setting skips such rows.
-    """
+    """Rows to skip and count. skip-empty: rows without text. skip: all unusable rows. strict: none. At any other
+    unusable row, heldin stops with an error."""
     max_users: Annotated[Count, Field(ge=4)] | None = None
     """Maximum number of audited users. heldin draws these users at random from members and non-members together. null:
     all.
@@ -178,8 +173,8 @@ class CheckpointConfig(MeasureKeys):
     max_texts_per_user: Count | None = None
     """Maximum number of scored texts per user. heldin takes the first texts. null: all."""
     context: Annotated[Many, Field(ge=3)] | None = None
-    """Maximum number of tokens that a model on this machine reads at once. null: the limit in the model's config.
-    The configs of BLOOM and Mamba have no limit."""
+    """Maximum number of tokens that a model on this machine reads at once. null: the limit in the model's config or
+    tokenizer. Set this key for models that state no limit, such as some BLOOM and Mamba models."""
     adapter_base: ExpandedName | None = None
     """Folder or hub name of the base model for all adapters in this audit. null: the base model in each adapter's
     config."""
@@ -187,17 +182,15 @@ class CheckpointConfig(MeasureKeys):
     """How users became members or non-members. coin: by an independent fair coin for each user. fixed: in another
     known way, such as an exact half or one of each pair. unknown: you do not know."""
     training: ExpandedPath | None = None
-    """File with the model's training data, with the same columns. heldin counts how many audited users and texts occur
-    in this file. null: no count.
-    """
+    """File with the model's training data, with the same columns as ``held_in``. heldin counts how many audited users
+    and texts occur in this file. null: no count."""
     texts: Literal["fresh", "training"] | None = None
-    """Without ``training``: your statement whether training used the members' texts. fresh: it did not. training: it
-    did. null: not known.
-    """
+    """Without ``training``: state whether training used the members' texts. fresh: not used. training: used. null: not
+    known."""
     claims: tuple[str, ...] = ()
     """Claims to test, such as epsilon=8,delta=1e-6."""
     plan: ExpandedPath | None = None
-    """Path of a plan.json. The privacy curve of this plan is tested as a further claim."""
+    """Path of a plan.json. heldin also tests the privacy curve of this plan as a claim."""
     attack: CheckpointAttacks = CheckpointAttacks()
     """The attacks to run."""
     audit: AuditConfig = AuditConfig()
@@ -209,7 +202,7 @@ class CheckpointConfig(MeasureKeys):
     seed: Seed = 0
     """Public seed for the bootstrap, the randomisation test and the sample of users."""
     endpoint: EndpointConfig | None = None
-    """Server that runs the model, if it is not on this machine."""
+    """Server that runs the model, if the model is not on this machine."""
 
     @model_validator(mode="after")
     def _can_be_measured(self) -> "CheckpointConfig":

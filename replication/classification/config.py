@@ -62,7 +62,7 @@ class LabelledFile(Section):
     kind: Literal["jsonl", "csv", "parquet"] = "jsonl"
     """Format of the file."""
     path: ExpandedPath
-    """Path of the file; JSON lines and CSV may be plain, .gz or .zst."""
+    """Path of the file. JSON-lines and CSV files may be compressed (.gz, .zst)."""
     text: str = "text"
     """Column with texts."""
     label: str = "label"
@@ -77,11 +77,11 @@ class Contender(Section):
     """A mechanism to compare, with the training settings that differ between mechanisms."""
 
     defense: Defense = NoDefense()
-    """Defense of this training; see ``defense`` of a run."""
+    """Defense during this training run; see ``defense`` in the config of a run."""
     data_defenses: tuple[DataDefense, ...] = ()
     """Steps to apply to the training texts, such as de-identification."""
     finetune: Recipe | None = None
-    """Keys of ``finetune`` that differ for this training; null: none."""
+    """Keys of ``finetune`` that differ for this training run; null: none."""
 
     @model_validator(mode="after")
     def _can_be_run(self) -> "Contender":
@@ -106,7 +106,7 @@ class ClassificationConfig(Section):
     """A study of text classification."""
 
     name: JobName
-    """Name of the study, of letters, digits, dots, underscores and hyphens."""
+    """Name of the study, made of letters, digits, dots, underscores and hyphens."""
     seed: Seed = 0
     """Public seed for the assignment of texts to users, the test set and the initial weights."""
     data: LabelledFile
@@ -124,7 +124,7 @@ class ClassificationConfig(Section):
     encoder: EncoderShape = EncoderShape()
     """Shape of a new encoder, or the folder of a pre-trained encoder."""
     pretraining: Recipe = PRETRAINING
-    """Recipe for pre-training, in which the encoder predicts masked tokens. Each epoch masks other tokens."""
+    """Recipe for pre-training, in which the encoder predicts masked tokens. Each epoch masks different tokens."""
     finetune: Recipe = FINETUNE
     """Recipe for training the classifier, the same for all mechanisms."""
     contenders: dict[str, Contender] = Field(min_length=1)

@@ -14,6 +14,5 @@ class MeasureKeys(Section):
     """Further measurements."""
 
     measures: Annotated[dict[str, MeasureOptions], KindsByName(MEASURES)] = Field({})
-    """Further measurements, in addition to the attacks. Give the name of a measurement in heldin, or
-    "package.module:Class".
-    """
+    """Measurements in addition to the attacks. Each key is the name of a measurement in heldin, or
+    "package.module:Class"."""

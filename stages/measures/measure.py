@@ -116,7 +116,7 @@ class MeasureOptions(Section, ABC):
     needs_weights: ClassVar[bool] = True
     """Whether the measurement needs the audited model itself, and so cannot run against an endpoint."""
     needs_canaries: ClassVar[bool] = False
-    """Whether the measure concerns canary users only."""
+    """Whether the measurement applies only to canary users."""
     of_training_texts: ClassVar[bool] = False
     """Whether the measurement needs texts that training used, so fresh texts are not enough."""
 
