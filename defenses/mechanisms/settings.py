@@ -213,8 +213,8 @@ class UserRecords(NoisedDefense, ABC):
     """Number of records per user: a maximum for each step ("uls", "banded", "filter"), a maximum for the whole
     training ("els"), or the exact number ("group")."""
     record_selection: RecordSelection = "random"
-    """Rule that chooses the records of a user who has more than ``group_size`` records. "els" and "group" do not support
-    "random_chunk"."""
+    """Rule that chooses the records of a user who has more than ``group_size`` records. "els" and "group" do not
+    support "random_chunk"."""
 
     @property
     def promises_users(self) -> bool:
