@@ -43,7 +43,7 @@ class SubstringCanaries(CanaryConfig):
 
     kind: Literal["substring"] = KIND
     lengths: tuple[Annotated[int, Field(ge=1, le=1000)], ...] = Field(min_length=1)
-    """Lengths of the substrings in tokens, each below finetune.sequence_length."""
+    """Substring lengths in tokens. Each length must be below finetune.sequence_length."""
     users: Many | None = None
     """Number of canary users for each combination of a length and a number of documents. A fixed number voids a
     user-level epsilon, because adding one user to the corpus can change who else is a canary user. Give either

@@ -78,7 +78,9 @@ TrainingOption = Annotated[
 ]
 TextsOption = Annotated[
     Literal["fresh", "training"] | None,
-    typer.Option("--texts", help="Members' texts: fresh, or used in training.", rich_help_panel=KNOWN),
+    typer.Option(
+        "--texts", help="Whether training used the members' texts: fresh (no) or training (yes).", rich_help_panel=KNOWN
+    ),
 ]
 Limit = Annotated[
     int | None,

@@ -333,7 +333,7 @@ def example(
             "--models", help="Also train a small base model and fine-tune it (takes two minutes on two cores)."
         ),
     ] = False,
-    chat: Annotated[bool, typer.Option("--chat", help="Write chats with two turns instead of texts.")] = False,
+    chat: Annotated[bool, typer.Option("--chat", help="Write two-turn chats instead of texts.")] = False,
     pairs: Annotated[bool, typer.Option("--pairs", help="Write preference pairs instead of texts.")] = False,
     quiet: Quiet = False,
     json: AsJson = False,

@@ -43,8 +43,8 @@ def finish(
 def exit_code(record: "Record", fail_on: frozenset[FailOn] | None) -> int:
     """Return the exit code of a finished record.
 
-    If a claim is contradicted, the code shows the evidence: CERTIFIED or INDICATIVE. Otherwise, the code is GATED if
-    ``fail_on`` contains the answer, and DONE if not. If ``fail_on`` is given, the answer "not valid" always leads to
+    If a claim is contradicted, the code is the kind of evidence: CERTIFIED or INDICATIVE. Otherwise, the code is GATED
+    if ``fail_on`` contains the answer, and DONE if not. If ``fail_on`` is given, the answer "not valid" always leads to
     GATED, and "inconclusive" in ``fail_on`` includes "leaks". A leak of canary users counts as the answer "leaks", as
     on page one.
     """

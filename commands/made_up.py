@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 def made_up_rows(chat: bool, pairs: bool) -> "MadeUpRows":
-    """Return the kind of rows for --chat and --pairs. Raises InputError if both are given."""
+    """Return the kind of rows that --chat or --pairs selects. Raises InputError if both are given."""
     from heldin.corpus.made_up.chats import MadeUpRows
 
     if chat and pairs:

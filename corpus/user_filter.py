@@ -34,8 +34,9 @@ class UserFilter:
     max_records: Count | None = None
     """Maximum number of records per user. heldin leaves out users with more records. null: no limit."""
     max_users: Count | None = None
-    """Maximum number of users. heldin draws the users at random from a public seed. null: all users. A maximum voids a
-    user-level epsilon. To keep a user-level epsilon, use ``fraction`` instead."""
+    """Maximum number of users. heldin draws the users at random from a public seed. null: all users. If you set a
+    maximum, a user-level epsilon is no longer valid. To keep a user-level epsilon, use ``fraction`` instead.
+    """
     fraction: Annotated[float, Field(gt=0, le=1)] = 1.0
     """Probability of keeping a user. heldin makes a separate random draw for each user."""
 

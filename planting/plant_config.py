@@ -183,7 +183,7 @@ class PlantConfig(MeasureKeys):
     decision: DecisionConfig = DecisionConfig()
     """Thresholds that decide the answer."""
     release: Release | None = None
-    """Planned release: who gets the model, and with which access. null: not stated."""
+    """Planned release: the people who get the model, and their access to it. null: not stated."""
     looks: int = Field(1, ge=1, le=100)
     """Number of checkpoints that you will audit. heldin divides the error probability among these audits."""
     seed: int = Field(0, ge=0)

@@ -215,7 +215,7 @@ class RunConfig(MeasureKeys):
     decision: DecisionConfig = DecisionConfig()
     """Thresholds that decide the answer."""
     release: Release | None = None
-    """Planned release: who gets the model, and with which access. null: not stated."""
+    """Planned release: the people who get the model, and their access to it. null: not stated."""
 
     @model_validator(mode="after")
     def _sequence_fits(self) -> "RunConfig":

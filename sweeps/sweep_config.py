@@ -57,7 +57,7 @@ class Tuning(Section):
         min_length=1
     )
     """For each variant, by name: config keys and the values to try, in all combinations. If the variant has axes,
-    heldin tunes each combination of the axes separately. The config needs corpus.public_validation.
+    heldin tunes each combination of axis values separately. The config needs corpus.public_validation.
     """
     blocks: Few = 1
     """Number of repetitions of each combination, with new coins and seeds. heldin compares the means over all

@@ -37,13 +37,14 @@ class NoisedDefense(DefenseConfig, ABC):
     steps: Count
     """Number of optimizer steps, which replaces finetune.epochs."""
     delta: Annotated[float, Field(gt=0, lt=1)] | DeltaRule = "units^-1.1"
-    """delta of the guarantee: a number, or a power of a public number. "units^-1.1" uses the number of protected users:
-    ``population``, or ``protected_users`` if the kind samples records. For the kind "example", "units^-1.1" uses the
-    number of records in ``population``. "examples^-1.1" uses ``examples``, as in Charles et al. (2024), section 5. If
-    delta is larger than 1 / (number of protected units), the guarantee means almost nothing.
+    """delta of the guarantee: a number, or a power of a public number. "units^-1.1" uses the number of protected users.
+    This number is ``protected_users`` if the kind samples records, and ``population`` otherwise. For the kind
+    "example", "units^-1.1" uses the number of records in ``population``. "examples^-1.1" uses ``examples``, as in
+    Charles et al. (2024), section 5. If delta is larger than 1 / (number of protected units), the guarantee means
+    almost nothing.
     """
     examples: Count | None = None
-    """Public number of records before any cap, for ``delta: examples^-1.1``."""
+    """Number of records before any cap, for ``delta: examples^-1.1``. State a number that may be public."""
     secure_noise: bool = False
     """Whether to draw the noise with a cryptographic generator (AES-256 in counter mode), which is slower than the
     default, Philox."""

@@ -18,8 +18,8 @@ class UlsDefense(ShuffledDefense, UserRecords):
     cap: Count | None = None
     """Maximum number of users in a step, only with Poisson sampling; null: no maximum."""
     local: LocalUpdates | None = None
-    """Local steps on the records of a sampled user. heldin then clips the change of the model instead of a gradient
-    (DP-FedAvg). Needs Poisson sampling, and no ``cap``.
+    """Settings of local steps on the records of a sampled user. heldin then clips the model update instead of a
+    gradient (DP-FedAvg). Needs Poisson sampling, and no ``cap``.
     """
 
     @model_validator(mode="after")

@@ -198,7 +198,7 @@ class CheckpointConfig(MeasureKeys):
     decision: DecisionConfig = DecisionConfig()
     """Thresholds that decide the answer."""
     release: Release | None = None
-    """Planned release: who gets the model, and with which access. null: not stated."""
+    """Planned release: the people who get the model, and their access to it. null: not stated."""
     seed: Seed = 0
     """Public seed for the bootstrap, the randomisation test and the sample of users."""
     endpoint: EndpointConfig | None = None
