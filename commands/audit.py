@@ -78,9 +78,7 @@ TrainingOption = Annotated[
 ]
 TextsOption = Annotated[
     Literal["fresh", "training"] | None,
-    typer.Option(
-        "--texts", help="Whether training used the members' texts: fresh (no) or training (yes).", rich_help_panel=KNOWN
-    ),
+    typer.Option("--texts", help="Members' texts: fresh (unused) or training.", rich_help_panel=KNOWN),
 ]
 Limit = Annotated[
     int | None,

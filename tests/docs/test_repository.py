@@ -68,7 +68,7 @@ def test_no_wrapped_line_of_a_paragraph_begins_a_list(path):
 
 def test_a_list_within_a_paragraph_is_noticed():
     assert _lists_within_paragraphs("The norm is at most C (a\n+ 2 n b).") == ["+ 2 n b)."]
-    assert _lists_within_paragraphs("Now exp((a -\n1) R) is the mean.") == ["1) R) is the mean."]
+    assert _lists_within_paragraphs("The mean is exp((a -\n1) R).") == ["1) R)."]
     assert not _lists_within_paragraphs("Text.\n\n- one\n- two\n  goes on\n\n1. three\n```\na\n- b\n```\n")
 
 

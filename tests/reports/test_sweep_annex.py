@@ -151,7 +151,7 @@ def test_other_models_of_the_same_people_and_what_they_cost_together(approved):
     its = Composed(private=5, others=10, epsilon=21.3, delta=1e-4, adjacency="add_remove")
     said = sweep_annex.list_other_models(result.model_copy(update={"composed": its}))
     assert any(not lacks(line, "5 private", "21.3", "0.0001") for line in said)
-    assert any(line.startswith("10 training runs ") for line in said)
+    assert any(line.startswith("10 training ") for line in said)
     assert approved("composed", "\n".join(said))
     occasions = [sweep_annex.list_occasions(made).lines for made in (made_sweep(blocks=1), result)]
     (more_blocks,) = set(occasions[0]) - set(occasions[1])
