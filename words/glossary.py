@@ -38,8 +38,8 @@ FURTHER = {
     "attack": "a rule that computes a score for each user from the outputs of the model that the attacker sees.",
     "attacker's level": "the outputs of the model that the attacker sees: log-probabilities of given texts,"
     " log-probabilities of the likeliest next tokens (top-k), or only text that the model writes.",
-    "banded noise": "noise in private training that partly cancels in later steps. The users are in several groups,"
-    " and each step draws from the next group.",
+    "banded noise": "noise in private training that partly cancels in later steps. The users are divided into"
+    " groups, and each step draws users from the next group.",
     "base model": "the model before fine-tuning.",
     "baseline": "an attack that never sees the audited model. If a baseline distinguishes members from non-members, the"
     " two groups differ without the model.",
@@ -59,7 +59,7 @@ FURTHER = {
     "fresh text": "a text by a member or a non-member that was not used for training.",
     "gain": "the base model's loss minus the fine-tuned model's loss, on texts of non-members. For preference pairs,"
     " the gain is the increase in the margin.",
-    "held in, held out": "the names of members and non-members in options, configurations and files.",
+    "held in, held out": "the terms that options, configurations and files use for members and non-members.",
     "ledger": "the owner-only folder of a run that contains the list of members and the secret key of the coins.",
     "margin": "the log-likelihood ratio between model and reference for the chosen answer of a preference pair, minus"
     " this ratio for the rejected answer.",
@@ -71,7 +71,7 @@ FURTHER = {
     "planted set": "training data that heldin makes for a model that somebody else trains. Coin flips decide which"
     " users and canary users are in the data.",
     "preference pair": "a prompt with two answers: one that a person chose, and one that the same person rejected.",
-    "primary attack": "the attack that the configuration fixes in advance. Bounds and claims use this attack. If"
+    "primary attack": "the attack that the configuration names in advance. Bounds and claims use this attack. If"
     " there is no leak, page one counts people by the primary attack.",
     "record": "the file record.json, with every number in a report. In a corpus, a record is one text with its user.",
     "reference model": "a model that was not trained on the audited users' texts. Attacks compare the audited model"
