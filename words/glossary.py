@@ -28,8 +28,8 @@ TERMS = {
     "adjusted p-value": "how often random reassignments of the members give a result at least as large, corrected for"
     " all scores that were tried.",
     "simultaneous": "an interval is simultaneous if it is valid for all scores at once, including the largest score.",
-    "one-run": "a one-run lower limit of epsilon needs only one training. An attacker guesses the coin flips of many"
-    " people in this training (Steinke et al. 2023; Mahloujifar et al. 2024).",
+    "one-run": "a one-run lower limit of epsilon needs only one training run. An attacker guesses the coin flips of"
+    " many people in this run (Steinke et al. 2023; Mahloujifar et al. 2024).",
     "commitment": "a hash that fixes a secret without revealing it. After the secret is revealed, anyone can check it"
     " against the hash.",
 }
