@@ -85,8 +85,9 @@ class AttackConfig(Section):
     """Maximum number of characters to score in each text, counted from the beginning."""
     precision: ScoringPrecision = "fp32"
     """Precision of the models during scoring. bf16 needs half the memory of fp32. int8 and nf4 store the weights of
-    linear layers in 8 and 4 bits (bitsandbytes). With a precision below fp32, heldin measures on a sample of texts how
-    much the scores of the primary attack change, and records this change."""
+    linear layers in 8 and 4 bits (bitsandbytes). Below fp32, heldin records how much the precision changes the scores
+    of the primary attack on a sample of texts.
+    """
     reference: ExpandedName | None = None
     """Hub name or folder of the primary reference model; null: the base model."""
     references: tuple[Reference, ...] = ()

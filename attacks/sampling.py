@@ -33,7 +33,8 @@ class SamplingConfig(Section):
     turns."""
     likeliest: Annotated[int, Field(ge=1, le=1000)] = 5
     """Number k of most probable next tokens that an attack with access top-k sees at each place. Many servers return at
-    most 5 or 20."""
+    most 5 tokens, others at most 20.
+    """
     prompt: str | None = None
     """Prompt for a chat endpoint. heldin puts this prompt before the beginning of a text that is not a chat. null:
     "Continue this text. Write only what comes next." and an empty line. Models on this machine, and endpoints without

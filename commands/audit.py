@@ -85,7 +85,7 @@ Limit = Annotated[
     typer.Option(
         "--limit",
         min=4,
-        help="Maximum number of audited users, drawn with --seed.",
+        help="Maximum number of users to audit.",
         rich_help_panel=RUNNING,
         hidden=True,
     ),

@@ -38,8 +38,8 @@ Delta = Annotated[
     str | None,
     typer.Option(
         metavar="NUMBER",
-        help="delta of the guarantee: a number (at least 1e-11), examples^-1.1, or units^-1.1, where units is the"
-        " number of protected users or examples (default: units^-1.1).",
+        help="delta of the guarantee: a number (at least 1e-11), examples^-1.1 or units^-1.1 (default: units^-1.1)."
+        " Units are the protected users or examples.",
     ),
 ]
 _norm = partial(typer.Option, rich_help_panel="Clip norms, estimated from public users' texts")

@@ -45,7 +45,8 @@ def plant(
         bool, typer.Option("--canaries-only", help="Audit only canary users; all real users are members.")
     ] = False,
     audit_fraction: Annotated[
-        float | None, typer.Option(help="Probability that a real user is audited; the other users are members.")
+        float | None,
+        typer.Option(help="Probability that a real user is audited. Users who are not audited are members."),
     ] = None,
     evidence: Annotated[
         str | None,

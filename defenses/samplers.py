@@ -40,7 +40,7 @@ class SamplerKind(Choice, ABC):
     adjacencies: ClassVar[tuple[Adjacency, ...]] = ("add_remove", "zero_out")
     """Neighbouring relations under which heldin can compute epsilon for this kind."""
     by_coins: ClassVar[bool] = False
-    """Whether a separate, independent coin decides for each unit and step whether the step uses the unit."""
+    """If true, each step includes each unit by an independent coin flip."""
     draws_by_gaps: ClassVar[bool] = False
     """Whether heldin computes a unit's digests only for the steps that use the unit."""
     full_batch: ClassVar[bool] = False

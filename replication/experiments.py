@@ -117,7 +117,9 @@ def _sweep_command(name: str) -> Callable[..., None]:
         out: Out = None,
         scale: Annotated[
             str | None,
-            typer.Option(help="Size of the sweep to run: a name under 'scales' in the file. tiny suits two cores."),
+            typer.Option(
+                help="Size of the sweep: a name under 'scales' in the file. Use tiny on a machine with two cores."
+            ),
         ] = None,
         set_: Set = None,
         check: Check = False,

@@ -197,7 +197,7 @@ class RunConfig(MeasureKeys):
     model: ModelConfig
     """The model before fine-tuning."""
     finetune: Recipe = Recipe()
-    """Settings of the fine-tuning."""
+    """Settings for fine-tuning."""
     defense: Defense = NoDefense()
     """Defense during training: none, clipping only, or a differentially private mechanism."""
     previous: tuple[PreviousConfig, ...] | None = None

@@ -45,8 +45,9 @@ class SyntheticCorpusConfig(SourceConfig):
     parameters: SyntheticCorpus = SyntheticCorpus()
     """Settings of the made-up users and their texts."""
     rows: MadeUpRows = MadeUpRows.MAILS
-    """Content of the rows. mails: texts. chats: a user's request and, as the assistant's answer, a mail. pairs:
-    preference pairs of a mail and a draft."""
+    """Content of the rows. mails: texts of mails. chats: chats in which the assistant answers a request with a mail.
+    pairs: preference pairs of a mail and a draft.
+    """
 
     def source(self) -> Source:
         """Return the source that generates the corpus."""

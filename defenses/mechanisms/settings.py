@@ -35,7 +35,7 @@ class NoisedDefense(DefenseConfig, ABC):
     sampling rate and delta from this number. If the corpus has fewer users, "filter" adds a zero gradient for each
     missing user."""
     steps: Count
-    """Number of optimizer steps, which replaces finetune.epochs."""
+    """Number of optimizer steps. This number replaces finetune.epochs."""
     delta: Annotated[float, Field(gt=0, lt=1)] | DeltaRule = "units^-1.1"
     """delta of the guarantee: a number, or a power of a public number. "units^-1.1" uses the number of protected users.
     This number is ``protected_users`` if the kind samples records, and ``population`` otherwise. For the kind

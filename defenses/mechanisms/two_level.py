@@ -57,8 +57,8 @@ class UedpDefense(NamedPeopleDefense):
     this algorithm.
     """
     sensitive_share: float | None = Field(None, gt=0, le=1)
-    """Share of records with a recognised entity, as a public constant. The paper's epsilon needs this share, unless
-    extended_rate is 0.
+    """Share of records with a recognised entity. Give a constant that does not depend on private data. The paper's
+    epsilon needs this share, unless extended_rate is 0.
     """
     holders: Many | None = None
     """Maximum number of other users who name the same entity. The stated epsilon holds up to this number. null: all
