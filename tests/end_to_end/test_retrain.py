@@ -142,7 +142,7 @@ def test_a_call_that_is_not_whole_is_one_line(call, arguments, by, naming):
 def test_too_few_trainings_a_strange_target_and_the_folder_of_a_run_are_refused(call, config, tmp_path, finished):
     code, _, _ = call("retrain", config, "--trainings", 8, "--out", tmp_path / "a", "--processes", 1)
     assert code == 2
-    assert call.refused(by="forecast", naming=("8 trainings", "--trainings"))
+    assert call.refused(by="forecast", naming=("8 training runs", "--trainings"))
     code, _, _ = call("retrain", config, "--trainings", 20, "--target", "both")
     assert code == 2
     assert call.refused(by="target_of", naming=("--target both", "defense", "none"))
