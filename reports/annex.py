@@ -120,7 +120,7 @@ def membership_scenarios(record: Record) -> list[Scenario]:
         Scenario(
             f"Membership of {words.unit}: was this {words.singular} in training?",
             "run, not valid" if answer is Answer.NOT_VALID else "run",
-            f"{attacker_asks(result.asks)}; texts of theirs, {texts_of(record.scored_texts.kind)}",
+            f"{attacker_asks(result.asks)}; texts of this {words.singular}, {texts_of(record.scored_texts.kind)}",
             outcome if answer is not Answer.NOT_VALID else "The groups, or the model, do not support a comparison.",
         )
     ]

@@ -127,7 +127,7 @@ def _what(result: SweepResult) -> Wording:
 def _membership(result: SweepResult) -> list[Scenario]:
     words, done, marks = _what(result), _done(result), assign_letters(result.variants)
     void = [cell for cell in done if cell.answer == Answer.NOT_VALID.value]
-    texts = "texts of theirs" + (f", {texts_of(result.attacker.texts)}" if result.attacker else "")
+    texts = f"texts of this {words.singular}" + (f", {texts_of(result.attacker.texts)}" if result.attacker else "")
     outcome = "No training run has a result."
     if done:
         areas = [

@@ -155,9 +155,9 @@ def explain_tests(result: SweepResult) -> Remarks:
     ]
     if result.rule is not None:
         lines.append(
-            "The rule uses one-sided t tests over the repetitions, of which all of a candidate must reject"
-            " (intersection-union), with Holm's correction over the candidates. In 2,000 simulated sweeps whose"
-            " candidates barely break a limit, at most 5 % selected one."
+            "The rule uses one-sided t tests over the repetitions. A candidate passes if all of its tests reject"
+            " (intersection-union), with Holm's correction over the candidates. In at most 5 % of 2,000 simulated"
+            " sweeps, the rule selected a candidate that barely breaks a limit."
         )
     return Remarks(lines)
 
