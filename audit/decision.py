@@ -29,7 +29,7 @@ class AuditConfig(Section):
     """Settings for intervals, bounds and rates."""
 
     resamples: Annotated[Many, Field(ge=100)] = 2000
-    """Number of times that the bootstrap resamples users to compute confidence intervals."""
+    """Number of bootstrap resamples of users, from which heldin computes the intervals of estimates."""
     delta: float = Field(1e-5, ge=1e-11, lt=1)
     """delta for the lower bounds on epsilon, if there is no claim. If there is a claim, the bounds use the delta of
     the claim."""

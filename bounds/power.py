@@ -276,19 +276,19 @@ def table(power: Power) -> str:
         f"{power.users:,} users by fair coin, delta {power.delta:g}, confidence {percent:g} %",
         "",
         "largest epsilon that perfect guessing certifies",
-        f"  one run (number of guesses registered)    {most.one_run:8.2f}",
-        f"  one run (number of guesses chosen after)  {most.paid:8.2f}",
-        f"  one run, Gaussian mechanisms              {most.gaussian:8.2f}   mu {most.mu:.2f}",
+        _row("one run (number of guesses registered)", most.one_run),
+        _row("one run (number of guesses chosen after)", most.paid),
+        f"{_row('one run, Gaussian mechanisms', most.gaussian)}   mu {most.mu:.2f}",
     ]
     if most.clopper_pearson is not None:
-        lines += [f"  as many independent training runs             {most.clopper_pearson:8.2f}"]
+        lines.append(_row("as many independent training runs", most.clopper_pearson))
     lines += ["", f"epsilon certified by a Gaussian attack of AUROC {power.auroc:g}: median (5 % to 95 % of runs)"]
     kinds = (
         ("one run", power.expected_one_run),
         ("one run, f-DP", power.expected_fdp),
         ("one run, Gaussian mechanisms", power.expected_gaussian),
     )
-    lines += [f"  {name:<42}{spread.median:8.2f}   ({spread.low:.2f} to {spread.high:.2f})" for name, spread in kinds]
+    lines += [f"{_row(name, spread.median)}   ({spread.low:.2f} to {spread.high:.2f})" for name, spread in kinds]
     for need in power.claims:
         lines += ["", f"claim: {need.claim}"]
         lines += [
@@ -298,6 +298,10 @@ def table(power: Power) -> str:
         lines += [f"  users needed with perfect guessing: {_count(need.users_perfect)}"]
         lines += [f"  users needed with AUROC {power.auroc:g}: {_count(need.users_at_auroc)}"]
     return "\n".join(lines)
+
+
+def _row(name: str, epsilon: float) -> str:
+    return f"  {name:<42}{epsilon:8.2f}"
 
 
 def _along(

@@ -46,8 +46,8 @@ def sampled(
     """
     if lm.context <= asked.tokens + 1:
         raise InputError(
-            f"attack.sampling.tokens is {asked.tokens}, but the context of '{lm.name}' has {lm.context} tokens, so"
-            " the beginning of a text has no room: lower attack.sampling.tokens"
+            f"attack.sampling.tokens is {asked.tokens}, but the context of '{lm.name}' has {lm.context} tokens, and"
+            " the beginning of a text does not fit: lower attack.sampling.tokens"
         )
     keys = [request_key(prefix, asked, "samples", without=("likeliest",)) for prefix in prefixes]
 

@@ -325,6 +325,13 @@ def _lines(progress: Path) -> list[str]:
     return []
 
 
+def without_prefix(reason: str) -> str:
+    """Return the reason of an ``Ended`` without the word with which the command line begins it."""
+    for prefix in _SAID:
+        reason = reason.removeprefix(prefix)
+    return reason
+
+
 def without_names(line: str) -> str:
     """Return the line up to the first quoted text that is not a path."""
     first = re.search(r"(?<!\w)['\"](?!/|\.{1,2}/)", line)

@@ -18,7 +18,7 @@ from heldin.base.progress import Reporter, WorkOverview
 from heldin.base.wording import counted
 from heldin.stages.run_config import RunConfig
 from heldin.sweeps.finished import is_finished
-from heldin.sweeps.processes import FINE, CellPlace, Ended, Task, last_line, without_names
+from heldin.sweeps.processes import FINE, CellPlace, Ended, Task, last_line, without_names, without_prefix
 from heldin.sweeps.sweep_config import PlacedCell
 
 STATE = "state.json"
@@ -214,8 +214,7 @@ class _Running:
 def _nothing_can_run(states: Sequence[CellState]) -> InputError | ResumableError:
     """Return the error of a sweep without a cell that can run."""
     refused = all(state.code == ExitCode.BAD_INPUT for state in states)
-    reason = states[0].reason.removeprefix("error: ")
-    return (InputError if refused else ResumableError)(f"no cell can run: {reason}")
+    return (InputError if refused else ResumableError)(f"no cell can run: {without_prefix(states[0].reason)}")
 
 
 def _done(cell: PlacedCell, states: dict[str, CellState]) -> bool:

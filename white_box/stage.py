@@ -347,7 +347,7 @@ def set_stage(
         kind: model on which the trainer is audited.
 
     Raises:
-        InputError: the mechanism cannot be tested, or the tiny model has no room for this many canaries.
+        InputError: the mechanism cannot be tested, or the tiny model is too small for this many canaries.
     """
     check_auditable(mechanism)
     if canaries < 2:

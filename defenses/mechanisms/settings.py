@@ -102,8 +102,9 @@ class SampledDefense(NoisedDefense, ABC):
     """The settings that all defenses with sampling, clipping and noise in every step share."""
 
     cohort: Count
-    """Expected number of units per step, at most ``population``. A unit is a user ("uls", "banded", "uedp") or a record
-    (other kinds). heldin divides the sum of gradients in each step by this number."""
+    """Expected number of units per step, if training has ``population`` units; at most ``population``. The sampling
+    rate is ``cohort`` / ``population``. A unit is a user ("uls", "banded", "uedp") or a record (other kinds). heldin
+    divides the sum of gradients in each step by this number."""
     target_epsilon: Positive | None = None
     """Epsilon, from which heldin computes the noise. Epsilon is per user for most kinds, and per record for "example".
     For "user-entity", epsilon is per user and entity together or, without caps, for ``exposed`` records. Give either
