@@ -408,7 +408,7 @@ class Next(Code):
 class Change(Code):
     """The facts that would change the answer."""
 
-    LEAKS = "Only another training run."
+    LEAKS = "Only retraining."
     NO_LEAK = "A stronger attack, more texts, or further training."
     INCONCLUSIVE = "More users, more texts, a stronger attack."
     NOT_VALID = "A valid comparison."
